@@ -1,0 +1,1 @@
+"""The backends of Samewise: vLLM with the environment contract, and a reference engine on transformers."""

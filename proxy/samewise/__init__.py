@@ -1,0 +1,1 @@
+"""Samewise: a caching deterministic inference proxy for OpenAI-compatible servers."""

@@ -1,0 +1,1 @@
+"""Pure rules: no clock, no randomness, no waiting, no logging, no environment."""

@@ -1,0 +1,45 @@
+"""An answer of an upstream, as it was recorded: a JSON body, or the events of a stream."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One server-sent event that carried data. `name` is its `event:` field, None where there was none."""
+
+    data: bytes
+    name: str | None = None
+
+
+DONE = b"[DONE]"
+
+
+class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Tokens as the upstream counted them; `cached_tokens` is prefix KV reuse, never a hit of ours."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What was answered. `form` says which of `body` (json) and `events` (sse) is filled.
+
+    `headers` are the end-to-end response headers worth replaying, names in lower case; framing,
+    hop-by-hop, cookies and everything that belongs to one exchange alone are not among them.
+    """
+
+    form: Literal["json", "sse"]
+    status: int = 200
+    headers: Headers = ()
+    body: bytes = b""
+    events: tuple[Event, ...] = ()
+
+    def size(self) -> int:
+        """Bytes of payload."""
+        return len(self.body) if self.form == "json" else sum(len(event.data) for event in self.events)
