@@ -1,1 +1,1 @@
-"""The backends of Samewise: vLLM with the environment contract, and a reference engine on transformers."""
+"""The backend side of the environment contract: a manifest, vLLM started deterministically, a reference engine."""
