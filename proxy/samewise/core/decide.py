@@ -1,0 +1,141 @@
+"""What to do next with a request, as typed decisions that the pipeline matches exhaustively."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from samewise.core.controls import Controls
+from samewise.core.entry import Entry
+from samewise.core.reason import Reason
+
+Mode = Literal["on", "off", "read-only", "write-only", "frozen"]
+
+
+class Look(msgspec.Struct, frozen=True):
+    """Ask the store."""
+
+
+class Serve(msgspec.Struct, frozen=True):
+    """Answer with this entry; `age` in whole or part seconds."""
+
+    entry: Entry
+    age: float
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Ask the upstream, sharing the fetch with whoever asks the same. `reason`: why the store had nothing usable."""
+
+    reason: Reason | None = None
+
+
+class Refresh(msgspec.Struct, frozen=True):
+    """Ask the upstream past the cache and past every shared fetch; compare with the entry, keep the new one."""
+
+
+class Bypass(msgspec.Struct, frozen=True):
+    """Ask the upstream for this caller alone, and keep nothing."""
+
+    reason: Reason
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """504: the answer may only come from the cache, and it isn't there."""
+
+    reason: Reason
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """Store the answer for `ttl` seconds."""
+
+    ttl: float
+
+
+class Discard(msgspec.Struct, frozen=True):
+    """Give the answer to who asked, and store nothing."""
+
+    reason: Reason
+
+
+def on_arrival(
+    key: str | None, reason: Reason | None, controls: Controls, mode: Mode
+) -> Look | Fetch | Refresh | Bypass | Refuse:
+    """The first decision, from the plan alone. `reason` says why there is no key."""
+    local_only = controls.only_if_cached or mode == "frozen"
+    if mode == "off":
+        obstacle: Reason | None = Reason.MODE
+    elif controls.no_store:
+        obstacle = Reason.NO_STORE
+    else:
+        obstacle = None if key is not None else reason or Reason.MALFORMED
+    if obstacle is not None:
+        return Refuse(obstacle) if local_only else Bypass(obstacle)
+    if local_only:
+        return Look()
+    if controls.no_cache:
+        return Refresh()
+    return Fetch() if mode == "write-only" else Look()
+
+
+def after_lookup(
+    entry: Entry | None,
+    *,
+    now: float,
+    controls: Controls,
+    mode: Mode,
+    ended: bool = False,
+    failed: bool = False,
+) -> Serve | Fetch | Refuse:
+    """The second decision. `ended`: an invalidation came after the entry; `failed`: the store couldn't be asked.
+
+    RFC 9111 section 5.2.1: `max-age` in a request bounds the age of what may be served.
+    """
+    reason: Reason | None = None
+    if failed:
+        reason = Reason.STORE_DOWN
+    elif entry is not None and ended:
+        reason = Reason.INVALIDATED
+    elif entry is not None and entry.fresh(now):
+        age = entry.age(now)
+        if controls.max_age is None or age < controls.max_age:
+            return Serve(entry, age)
+        reason = Reason.TOO_OLD
+    if controls.only_if_cached or mode == "frozen":
+        return Refuse(reason or Reason.NOT_CACHED)
+    return Fetch(reason)
+
+
+def lifetime(controls: Controls, *, default: float, maximum: float) -> float:
+    """Seconds that an answer may be kept; 0 or less: not at all."""
+    return min(default if controls.ttl is None else controls.ttl, maximum)
+
+
+def after_fetch(
+    *,
+    status: int,
+    failure: Reason | None,
+    size: int,
+    max_size: int,
+    ttl: float,
+    asked: str | None,
+    ran: str | None,
+    ended: bool,
+    mode: Mode,
+) -> Keep | Discard:
+    """The third decision. `asked` is the environment in the key, `ran` the one that answered, start to end."""
+    if status != 200:
+        return Discard(Reason.UPSTREAM_ERROR)
+    if failure is not None:
+        return Discard(failure)
+    if ran is not None and ran != asked:
+        return Discard(Reason.ENVIRONMENT_CHANGED)
+    if ended:
+        return Discard(Reason.INVALIDATED)
+    if mode == "read-only":
+        return Discard(Reason.READ_ONLY)
+    if ttl <= 0:
+        return Discard(Reason.TTL)
+    if size > max_size:
+        return Discard(Reason.TOO_LARGE)
+    return Keep(ttl)

@@ -1,0 +1,196 @@
+"""What operators decided, as it stands now: the fold of the journal, and the context that requests take from it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from samewise.core.entry import Entry
+from samewise.core.plan import Context, Snapshot
+from samewise.pipeline import invalidate, profiles, rollout
+from samewise.pipeline.flight import Flights
+from samewise.pipeline.invalidate import Invalidations, Scope
+from samewise.pipeline.profiles import Profiles
+from samewise.pipeline.rollout import Rollout
+from samewise.ports import Clock, ControlEvent, Journal, Notice, Observer, Store, StoreUnavailable
+
+RETRY = 1.0
+"""Seconds until a journal that can't be read is tried again."""
+
+
+class Control:
+    """Follows the journal. What it says changes only between two requests, never within one."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        store: Store,
+        flights: Flights,
+        profiles: Profiles,
+        rollout: Rollout,
+        observer: Observer,
+        clock: Clock,
+        unseeded: Literal["bypass", "pin", "record"] = "bypass",
+        assume_defaults: bool = False,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._flights = flights
+        self._observer = observer
+        self._clock = clock
+        self._unseeded = unseeded
+        self._assume_defaults = assume_defaults
+        self._follower: asyncio.Task[None] | None = None
+        self._configured: Mapping[str, Mapping[str, Any]] = {}
+        self._provisional = False
+        self.profiles = profiles
+        self.rollout = rollout
+        self.invalidations = Invalidations()
+        self.number = 0
+        """The last event taken in."""
+        self.generation = 0
+        """Advances with everything that may change what a request means or whether an entry is still right."""
+
+    async def start(self, configured: Mapping[str, Mapping[str, Any]]) -> None:
+        """Catch up, make the profiles of the settings their newest versions, and follow from now on.
+
+        A journal that can't be read now is followed as soon as it can; until then the settings hold.
+        """
+        self._configured = configured
+        try:
+            await self._adopt()
+        except StoreUnavailable:
+            self._provisional = True
+            for event in self._adoptions():
+                self.profiles.apply(event)
+            self.generation += 1
+        self._follower = asyncio.create_task(self._follow())
+
+    async def close(self) -> None:
+        """Stop following."""
+        if self._follower is not None:
+            self._follower.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._follower
+
+    def context(self, tenant: str, model: str, prompt: Callable[[], bytes]) -> Context:
+        """All that decides how a request of this tenant for this model is understood, as of now.
+
+        `prompt` gives the bytes by which a canary chooses its side; it is called only while there is one.
+        """
+        environment = self.rollout.active(model)
+        sided = prompt() if self.profiles.has_canary(model) else b""
+        snapshot: Snapshot = self.profiles.snapshot(tenant, model, sided)
+        return Context(
+            tenant=tenant,
+            environment=environment,
+            snapshot=snapshot,
+            epochs=self.invalidations.epochs(
+                model=model,
+                environment=environment.id if environment else "",
+                tenant=tenant,
+                profile=snapshot.profile,
+            ),
+            number=self.number,
+            unseeded=self._unseeded,
+            assume_defaults=self._assume_defaults,
+        )
+
+    def ended(self, entry: Entry) -> bool:
+        """True where an invalidation came after what the entry's fill knew."""
+        return self.invalidations.ended(entry)
+
+    def members_changed(self) -> None:
+        """An upstream is not what it was."""
+        self.rollout.changed()
+        self.generation += 1
+
+    async def record(self, event: ControlEvent) -> ControlEvent:
+        """Make an event durable and take it in. Raises StoreUnavailable: then nothing has changed."""
+        recorded = await self._journal.append(event)
+        await self._catch_up()
+        return recorded
+
+    async def invalidate(self, scope: Scope, value: str, *, by: str, reason: str = "") -> ControlEvent:
+        """End what this names, for every proxy on the store. Raises StoreUnavailable."""
+        event = invalidate.event(scope, value, by=by, reason=reason, at=self._clock.now())
+        return await self.record(event)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                if self._provisional:
+                    await self._adopt()
+                async for _ in self._journal.changes():
+                    await self._catch_up()
+            except StoreUnavailable:
+                pass
+            await asyncio.sleep(RETRY)
+
+    async def _catch_up(self) -> None:
+        events = await self._journal.since(self.number)
+        if self._provisional:
+            self._provisional = False
+            self.profiles.forget()
+        for event in events:
+            if event.number > self.number:
+                self.number = event.number
+                await self._take_in(event)
+
+    async def _take_in(self, event: ControlEvent) -> None:
+        self.generation += 1
+        match event.kind:
+            case invalidate.KIND:
+                self.invalidations.apply(event)
+                await self._end(event)
+            case kind if kind in profiles.KINDS:
+                self.profiles.apply(event)
+            case rollout.ACTIVATE:
+                self.rollout.apply(event)
+            case _:
+                pass
+        self._observer.notice(
+            Notice(
+                kind="control",
+                attributes={"kind": event.kind},
+                detail={"subject": event.subject, "by": event.by, "reason": event.reason, "number": event.number},
+            )
+        )
+
+    async def _end(self, event: ControlEvent) -> None:
+        value = str(event.values.get("value", ""))
+        match event.subject:
+            case "key":
+                self._flights.forget(key=value)
+                with contextlib.suppress(StoreUnavailable):
+                    await self._store.discard(value, event.number)
+            case "tag":
+                self._flights.forget(tag=value)
+            case _:
+                self._flights.forget_all()
+
+    async def _adopt(self) -> None:
+        await self._catch_up()
+        for event in self._adoptions():
+            await self._journal.append(event)
+        await self._catch_up()
+
+    def _adoptions(self) -> list[ControlEvent]:
+        events = []
+        for name, values in self._configured.items():
+            last = self.profiles.configured(name)
+            if last is None or last.hash != profiles.content_hash(values):
+                events.append(
+                    ControlEvent(
+                        kind=profiles.SET,
+                        subject=name,
+                        values={"values": dict(values)},
+                        by=profiles.CONFIG,
+                        reason="settings",
+                        at=self._clock.now(),
+                    )
+                )
+        return events

@@ -1,0 +1,171 @@
+"""One question to the upstream: its answer is recorded as it comes, decided at its end, and kept or not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from samewise.core import canonical, headers
+from samewise.core.answer import Answer, Event, Usage
+from samewise.core.decide import Discard, Keep, Mode, after_fetch, lifetime
+from samewise.core.entry import Entry
+from samewise.core.families.contract import Family
+from samewise.core.plan import Plan, Unit
+from samewise.core.reason import Reason
+from samewise.pipeline.recording import Head, Recording
+from samewise.ports import Call, Clock, Engine, Exchange, Store, StoreUnavailable, UpstreamFailed
+
+AFTERGLOW = 1.0
+"""Seconds that a stream may take to close after its last event, for its connection to be used again."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be kept: times in seconds, sizes in bytes."""
+
+    ttl: float
+    max_ttl: float
+    max_entry: int
+    mode: Mode
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked: `unit` of `plan`, in the words of `call`. `keep` is False where nothing may be stored."""
+
+    family: Family
+    plan: Plan
+    unit: Unit
+    call: Call
+    keep: bool = True
+
+
+class Fetcher:
+    """Asks, records, decides, stores. `ended` tells whether an invalidation came after an entry's fill began."""
+
+    def __init__(
+        self, *, engine: Engine, store: Store, clock: Clock, limits: Limits, ended: Callable[[Entry], bool]
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._clock = clock
+        self._limits = limits
+        self._ended = ended
+
+    async def fill(self, question: Question, recording: Recording) -> None:
+        """Write the recording to its end. Raises UpstreamFailed where there is no whole answer."""
+        exchange = await self._open(question.call)
+        try:
+            head = _head(exchange)
+            recording.begin(head)
+            if exchange.streaming and head.status == 200:
+                await self._stream(question, exchange, head, recording)
+            else:
+                answer = Answer(form="json", status=head.status, headers=head.headers, body=await exchange.read())
+                recording.settle(answer, await self._decide(question, answer, head))
+        finally:
+            await exchange.close()
+
+    async def _open(self, call: Call) -> Exchange:
+        try:
+            return await self._engine.open(call)
+        except UpstreamFailed as failure:
+            if failure.kind != "none-eligible" or call.environment is None:
+                raise
+            return await self._engine.open(msgspec.structs.replace(call, environment=None))
+
+    async def _stream(self, question: Question, exchange: Exchange, head: Head, recording: Recording) -> None:
+        """The last event is given out only when the entry is there: who asks again then finds it."""
+        events = exchange.events()
+        async for event in events:
+            last = question.family.ends(event)
+            if not last:
+                recording.add(event)
+                await recording.room()
+                if not recording.joinable and not recording.followed:
+                    raise UpstreamFailed("abandoned", "too large to keep, and nobody reads it", sent=True)
+                continue
+            answer = Answer(form="sse", headers=head.headers, events=(*recording.events(), event))
+            decision = await self._decide(question, answer, head)
+            recording.add(event)
+            recording.settle(answer, decision)
+            await _run_out(events)
+            return
+        answer = Answer(form="sse", headers=head.headers, events=recording.events())
+        recording.settle(answer, await self._decide(question, answer, head))
+
+    async def _decide(self, question: Question, answer: Answer, head: Head) -> Keep | Discard:
+        unit, family = question.unit, question.family
+        failure = family.failure(answer, unit.request) if answer.status == 200 else None
+        if not question.keep or unit.key is None:
+            return Discard(failure or question.unit.reason or Reason.NO_STORE)
+        ttl = lifetime(question.plan.controls, default=self._limits.ttl, maximum=self._limits.max_ttl)
+        kept = msgspec.structs.replace(answer, headers=headers.replayable(answer.headers))
+        entry = self._entry(question, unit.key, kept, head, ttl) if failure is None else None
+        environment = question.plan.context.environment
+        decision = after_fetch(
+            status=answer.status,
+            failure=failure,
+            size=answer.size(),
+            max_size=self._limits.max_entry,
+            ttl=ttl,
+            asked=environment.id if environment else None,
+            ran=self._ran(head),
+            ended=entry is not None and self._ended(entry),
+            mode=self._limits.mode,
+        )
+        if isinstance(decision, Keep) and entry is not None:
+            try:
+                if not await self._store.put(entry):
+                    return Discard(Reason.INVALIDATED)
+            except StoreUnavailable:
+                return Discard(Reason.STORE_DOWN)
+        return decision
+
+    def _ran(self, head: Head) -> str | None:
+        """The environment that answered; empty where it changed while the answer was made."""
+        for member in self._engine.members():
+            if member.url == head.member and member.environment is not None:
+                return head.environment if head.environment in {None, member.environment.id} else ""
+        return head.environment
+
+    def _entry(self, question: Question, key: str, answer: Answer, head: Head, ttl: float) -> Entry:
+        context = question.plan.context
+        return Entry(
+            key=key,
+            created=self._clock.now(),
+            ttl=ttl,
+            began=context.number,
+            tenant=context.tenant,
+            family=question.family.name,
+            model=question.plan.model,
+            environment=context.environment.id if context.environment else "",
+            snapshot=context.snapshot.label(),
+            request=canonical.encode(question.unit.request),
+            answer=answer,
+            usage=question.family.usage(answer) if answer.status == 200 else Usage(),
+            tags=question.plan.controls.tags,
+            sample=question.plan.controls.sample,
+            seed=question.unit.seed,
+            instance=head.instance or head.member,
+            concurrency=head.concurrency,
+        )
+
+
+def _head(exchange: Exchange) -> Head:
+    return Head(
+        status=exchange.status,
+        headers=headers.of_response(exchange.headers),
+        streaming=exchange.streaming,
+        environment=exchange.environment,
+        member=exchange.member,
+        instance=exchange.instance,
+        concurrency=exchange.concurrency,
+    )
+
+
+async def _run_out(events: AsyncIterator[Event]) -> None:
+    with contextlib.suppress(UpstreamFailed, TimeoutError, StopAsyncIteration):
+        async with asyncio.timeout(AFTERGLOW):
+            await anext(events)

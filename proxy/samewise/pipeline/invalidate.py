@@ -1,0 +1,75 @@
+"""Epochs and ended entries: what administrators declared to be over.
+
+Scopes `all`, `model`, `environment`, `tenant` and `profile` are counters in every key: advancing one makes
+new keys. Scopes `tag` and `key` end entries that began before: they are looked at when an entry is read
+and when a fill is about to land.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal, get_args
+
+from samewise.core.entry import Entry
+from samewise.core.plan import Epochs
+from samewise.ports import ControlEvent
+
+Scope = Literal["all", "model", "environment", "tenant", "profile", "tag", "key"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+KIND = "invalidate"
+REMEMBERED = 100_000
+"""Single keys whose end is remembered here; the store's own fence holds for the rest."""
+
+
+def event(scope: Scope, value: str, *, by: str, reason: str, at: float) -> ControlEvent:
+    """What goes into the journal."""
+    return ControlEvent(kind=KIND, subject=scope, values={"value": value}, by=by, reason=reason, at=at)
+
+
+class Invalidations:
+    """The fold of all invalidations so far."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], int] = {}
+        self._last: dict[tuple[str, str], int] = {}
+        self._keys: OrderedDict[str, int] = OrderedDict()
+
+    def apply(self, happened: ControlEvent) -> None:
+        """Take in one event of the journal."""
+        scope, value = happened.subject, str(happened.values.get("value", ""))
+        if scope == "key":
+            self._keys[value] = happened.number
+            self._keys.move_to_end(value)
+            if len(self._keys) > REMEMBERED:
+                self._keys.popitem(last=False)
+            return
+        self._counts[scope, value] = self._counts.get((scope, value), 0) + 1
+        self._last[scope, value] = happened.number
+
+    def count(self, scope: Scope, value: str) -> int:
+        """How often this was invalidated."""
+        return self._counts.get((scope, value), 0)
+
+    def epochs(self, *, model: str, environment: str, tenant: str, profile: str) -> Epochs:
+        """The counters that go into the key of such a request."""
+        return Epochs(
+            all=self.count("all", ""),
+            model=self.count("model", model),
+            environment=self.count("environment", environment),
+            tenant=self.count("tenant", tenant),
+            profile=self.count("profile", profile),
+        )
+
+    def ended(self, entry: Entry) -> bool:
+        """True where an invalidation of any scope came after what the entry's fill knew."""
+        last = self._last
+        scopes = (
+            ("all", ""),
+            ("model", entry.model),
+            ("environment", entry.environment),
+            ("tenant", entry.tenant),
+            ("profile", entry.snapshot.rpartition("@")[0]),
+            *(("tag", tag) for tag in entry.tags),
+        )
+        newest = max((last.get(scope, 0) for scope in scopes), default=0)
+        return max(newest, self._keys.get(entry.key, 0)) > entry.began
