@@ -1,0 +1,105 @@
+# Everything here sets up what it needs: Python 3.11 to 3.14 with pip, make and a package index are enough.
+#   make demo [ARGS=--once]   a backend on a small local model, the proxy in front of it, MISS and HIT
+#   make quick                the tests of a working day (under a minute)
+#   make test                 every test, with a real Redis and a real vLLM
+#   make check                what CI asks: format, lint, types, floors, duplicates, every test
+#   make bench [ARGS=NAME]    load tests
+# PYTHON chooses the interpreter, PIP_ARGS goes to pip, TEST_JOBS is how many tests run at once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell scripts/find-python.sh)
+PIP_ARGS ?=
+TEST_JOBS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
+INSTALL = $(PIP) install --quiet $(PIP_ARGS) --constraint constraints.txt
+PINS := pyproject.toml constraints.txt
+CODE := proxy backend tests loadtest
+
+# The tests look for a redis-server on PATH; set-up may have put one beside the interpreter.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONDONTWRITEBYTECODE ?=
+
+.PHONY: help setup demo quick test check lint format types floors duplicates bench vllm-venv clean
+
+help:
+	@sed -n '2,8s/^# \{0,1\}//p' Makefile
+
+# --- set-up: a stamp for each set of packages, older than nothing it was made from ---
+
+$(BIN)/python:
+	@[[ -n "$(PYTHON)" ]] || { echo "Samewise needs Python 3.11 to 3.14 with venv and pip; name one with PYTHON=/path/to/python" >&2; exit 2; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.backend: $(PINS) | $(BIN)/python
+	@echo "installing the proxy and the reference backend into $(VENV)"
+	@$(INSTALL) hatchling editables
+	@$(INSTALL) --no-build-isolation --editable '.[backend]'
+	@touch $@
+
+$(VENV)/.dev: $(PINS) scripts/redis-binary.sh | $(BIN)/python
+	@echo "installing everything for development into $(VENV)"
+	@$(INSTALL) hatchling editables
+	@$(INSTALL) --no-build-isolation --editable '.[backend,dev]'
+	@scripts/redis-binary.sh $(VENV)
+	@touch $(VENV)/.backend $@
+
+setup: $(VENV)/.dev
+
+# Where vLLM has no wheel (status 3) the tests that need it skip and say so.
+vllm-venv:
+	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" PIP_CONSTRAINT="$(CURDIR)/constraints-vllm.txt" scripts/vllm-venv.sh \
+	  || { status=$$?; [[ $$status == 3 ]] || exit $$status; }
+
+# --- use ---
+
+demo: $(VENV)/.backend
+	@$(BIN)/samewise demo $(ARGS)
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m loadtest $(ARGS)
+
+# --- checks ---
+
+quick: $(VENV)/.dev
+	$(BIN)/python -m pytest -m 'not slow and not vllm' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
+
+test: quick vllm-venv
+	$(BIN)/python -m pytest -m 'slow or vllm' $(ARGS)
+
+check: lint test
+
+lint: format-check style types floors duplicates
+
+.PHONY: format-check style
+format-check: $(VENV)/.dev
+	$(BIN)/ruff format --check $(CODE)
+
+style: $(VENV)/.dev
+	$(BIN)/ruff check $(CODE)
+
+types: $(VENV)/.dev
+	$(BIN)/mypy $(CODE)
+
+floors: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+duplicates: $(VENV)/.dev
+	$(BIN)/pylint --disable=all --enable=duplicate-code --recursive=y --score=n proxy backend loadtest
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+clean:
+	rm -rf $(VENV) .venv-vllm build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
