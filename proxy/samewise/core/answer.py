@@ -27,7 +27,7 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cached_tokens: int = 0
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """What was answered. `form` says which of `body` (json) and `events` (sse) is filled.
 
     `headers` are the end-to-end response headers worth replaying, names in lower case; framing,

@@ -1,8 +1,4 @@
-"""A recorded answer with all that it takes to trust it, and how it is written down.
-
-The wire form is `SW`, one byte of format version, one byte of flags, 32 bytes of SHA-256 over the
-rest and the key, then msgpack (compressed where that pays). Nothing is ever unpickled.
-"""
+"""A recorded answer with all that it takes to trust it; `codec` says how it is written down."""
 
 from __future__ import annotations
 
@@ -13,9 +9,10 @@ import msgspec
 from samewise.core.answer import Answer, Usage
 
 FORMAT = 1
+"""Version of the wire form; another one is refused, never guessed at."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A recorded answer. `key` is the full key that it belongs to; under any other it is refused.
 
     `created` is in seconds since the epoch, `ttl` in seconds; `began` is the number of the last
