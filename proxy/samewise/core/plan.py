@@ -74,6 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `together`: missing units are asked in one upstream call (embeddings), else each in its own.
     `delivery` are the members of the body that change only how the answer travels.
     `raw` is the client's body where it can be sent on unchanged, None where it must be written anew.
+    `order` are the names of the client's members, in its order.
     """
 
     family: str
@@ -87,3 +88,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     delivery: dict[str, Any] = {}
     together: bool = False
     raw: bytes | None = None
+    order: tuple[str, ...] = ()
