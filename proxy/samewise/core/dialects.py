@@ -81,7 +81,6 @@ _REFERENCE = MappingProxyType(
 )
 _ENGINES: Mapping[str, Mapping[str, Dialect]] = MappingProxyType({"vllm": _VLLM, "reference": _REFERENCE})
 
-_SEEDLESS = frozenset({"messages"})
 _NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "responses": MappingProxyType({"max_tokens": "max_output_tokens"}),
@@ -93,12 +92,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 def dialect(engine: str, family: str) -> Dialect | None:
     """How the engine reads the family; None where that isn't known."""
     return _ENGINES.get(engine, {}).get(family)
-
-
-def seeded(engine: str, family: str) -> bool:
-    """True where a `seed` in a request of the family can be heard: by its API, and by the engine if known."""
-    known = dialect(engine, family)
-    return family not in _SEEDLESS and (known is None or "seed" in known.fields)
 
 
 def member(family: str, name: str) -> str:

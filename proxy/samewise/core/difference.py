@@ -20,7 +20,10 @@ MISSING = Missing()
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One place. `what`: `character N` (from 0, texts), `order`, `number spelling`, `only in a`, `only in b`, `value`."""
+    """One place. `what`: `character N` (texts, from 0), `order`, `number spelling`, `only in a`, `only in b`, `value`.
+
+    A side that has nothing there is MISSING.
+    """
 
     path: str
     what: str

@@ -28,9 +28,12 @@ _SOURCES = {
 _SHORT = 64
 _PLAIN_MEMBERS = frozenset({"role", "type", "name", "id", "detail", "strict"})
 _PROMPTS = frozenset(
-    "messages prompt input inputs system instructions documents query queries text_1 text_2 suffix tools functions "
-    "prediction response_format text structured_outputs chat_template chat_template_kwargs".split()
-)
+    {
+        "messages", "prompt", "input", "inputs", "system", "instructions", "documents", "query", "queries",
+        "text_1", "text_2", "suffix", "tools", "functions", "prediction", "response_format", "text",
+        "structured_outputs", "chat_template", "chat_template_kwargs",
+    }
+)  # fmt: skip
 """Members whose texts are never shown unless asked for."""
 
 

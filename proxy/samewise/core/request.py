@@ -91,29 +91,23 @@ def upstream_body(plan: Plan, family: Family, units: Sequence[Unit], *, stream: 
     """What is sent to ask for these units of the plan: all that it would take to understand it the same.
 
     The client's own bytes where nothing has to change. Else its members in its order, delivery included, what was
-    added at the end, everything inside them untouched. `stream` says which form of answer is wanted; a recorded
-    stream asks for what a record needs (`Family.upstream_stream`), one that can't be cached doesn't.
+    added at the end, everything inside them untouched. `stream` says which form of answer is wanted, and a stream
+    then asks for what a record needs (`Family.upstream_stream`); what can't be cached is asked as the client did.
     """
+    if len(units) == 1 and units[0].key is None:
+        return bodies.write(_joined(plan, units[0].request)) if plan.raw is None else plan.raw
     complete = len(units) == len(plan.units) and (len(units) == 1 or plan.together)
-    if plan.raw is not None and complete and (stream == plan.stream or _malformed(plan)):
+    if plan.raw is not None and complete and not stream:
         return plan.raw
     request = units[0].request if len(units) == 1 else family.batch([unit.request for unit in units])
-    if _malformed(plan):
-        return bodies.write(request)
     members = _joined(plan, request)
     if stream:
         members[_STREAM] = True
-        if any(unit.key is not None for unit in units):
-            members = family.upstream_stream(members)
-    else:
-        members.pop(_STREAM_OPTIONS, None)
-        if members.get(_STREAM):
-            del members[_STREAM]
+        return bodies.write(family.upstream_stream(members))
+    members.pop(_STREAM_OPTIONS, None)
+    if members.get(_STREAM):
+        del members[_STREAM]
     return bodies.write(members)
-
-
-def _malformed(plan: Plan) -> bool:
-    return plan.units[0].reason is Reason.MALFORMED
 
 
 def _joined(plan: Plan, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +152,7 @@ class _Asked:
     def units(self, effective: Effective, options: dict[str, Any], pin: bool) -> tuple[Unit, ...]:
         extra = {**effective.extra, _STREAM_OPTIONS: options} if options else effective.extra
         units = []
-        for request in self.family.split(effective.sent):
+        for request in self.family.split(effective.sent) or (effective.sent,):
             described = {name: value for name, value in request.items() if name not in effective.omit} | extra
             if pin:
                 units.append(self._pinned(request, described, effective.origins))
@@ -186,7 +180,7 @@ def _cached(asked: _Asked, body: dict[str, Any], options: dict[str, Any]) -> tup
     if not family.sampled:
         effective = Effective(sent=body, origins=dict.fromkeys(body, REQUEST))
         return asked.units(effective, options, False), True
-    effective = resolve(family.name, body, context)
+    effective = resolve(family, body, context)
     pin = effective.unseeded and context.unseeded == "pin" and effective.seedable
     if effective.unseeded and not pin and context.unseeded != "record":
         return _bypass(family, body, context, Reason.UNSEEDED)

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from samewise.core.canonical import normalise
-from samewise.core.dialects import GREEDY_IGNORES, NEUTRAL, Dialect, dialect, member, seeded
+from samewise.core.dialects import GREEDY_IGNORES, NEUTRAL, Dialect, dialect, member
+from samewise.core.families.contract import Family
 from samewise.core.fingerprint import Environment
 from samewise.core.plan import Context, Snapshot
 from samewise.core.reason import Reason
@@ -31,7 +32,8 @@ class Effective(msgspec.Struct, frozen=True, kw_only=True):
 
     `sent` is what goes upstream, in the client's order, what was added at its end. `omit` names members of
     it that the key leaves out, `extra` holds members that only the key has. `reason` says why it can't be
-    cached; `unseeded` that nothing makes it repeatable, `seedable` that a seed would. `origins` covers every member of key and `sent`.
+    cached; `unseeded` that nothing makes it repeatable, `seedable` that a seed would.
+    `origins` covers every member of the key and of `sent`.
     """
 
     sent: dict[str, Any]
@@ -61,7 +63,7 @@ def with_profile(family: str, request: Mapping[str, Any], snapshot: Snapshot) ->
     return sent, origins
 
 
-def resolve(family: str, request: Mapping[str, Any], context: Context) -> Effective:
+def resolve(family: Family, request: Mapping[str, Any], context: Context) -> Effective:
     """The effective request of a sampled family, for a known environment (`context.environment` is not None).
 
     Defaults are spelled out only where they are known (`Environment.defaults` is not None): in the key always,
@@ -80,11 +82,11 @@ def resolve(family: str, request: Mapping[str, Any], context: Context) -> Effect
     environment = context.environment
     if environment is None:
         raise ValueError("sampling can be resolved only for a known environment")
-    sent, origins = with_profile(family, request, context.snapshot)
-    known = dialect(environment.engine, family)
+    sent, origins = with_profile(family.name, request, context.snapshot)
+    known = dialect(environment.engine, family.name)
     extra: dict[str, Any] = {}
     if environment.defaults is not None:
-        _fill_defaults(family, environment, known, sent=sent, extra=extra, origins=origins)
+        _fill_defaults(family.name, environment, known, sent=sent, extra=extra, origins=origins)
     temperature = _value("temperature", sent, extra)
     if known is not None:
         _as_engine_reads(known, temperature, sent, extra)
@@ -97,7 +99,7 @@ def resolve(family: str, request: Mapping[str, Any], context: Context) -> Effect
                 del sent[name]
             if name not in sent:
                 origins.pop(name, None)
-    heard = seeded(environment.engine, family)
+    heard = family.seeded and (known is None or "seed" in known.fields)
     reproducible = greedy or (heard and seed_of(sent.get("seed")) is not None)
     certain = (
         environment.defaults is not None
@@ -147,7 +149,7 @@ def _fill_defaults(
 ) -> None:
     manifest = environment.defaults or {}
     documented = known.defaults if known is not None else {}
-    for name in NEUTRAL.keys() | documented.keys():
+    for name in {**NEUTRAL, **documented}:
         value, origin = (manifest[name], MANIFEST) if _told(manifest, name) else (documented.get(name), ENGINE)
         if value is None or sent.get(name) is not None:
             continue
