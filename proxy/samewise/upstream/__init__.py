@@ -1,0 +1,1 @@
+"""The backends: how they are spoken to, what they are, and which of them is asked."""

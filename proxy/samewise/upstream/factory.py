@@ -1,0 +1,38 @@
+"""From what an operator says to an engine."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from samewise.ports import Clock, Member
+from samewise.upstream.client import Client
+from samewise.upstream.member import Upstream
+from samewise.upstream.options import Timeouts, UpstreamOptions
+from samewise.upstream.pool import Pool
+from samewise.upstream.sse import MAX_EVENT
+from samewise.upstream.strategy import LeastLoaded, Strategy
+
+
+def open_upstreams(
+    options: Sequence[UpstreamOptions],
+    timeouts: Timeouts,
+    poll: float,
+    clock: Clock,
+    on_change: Callable[[Member], None] = lambda member: None,
+    *,
+    strategy: Strategy | None = None,
+    max_event: int = MAX_EVENT,
+    salt: Callable[[], str] = lambda: secrets.token_hex(16),
+) -> Pool:
+    """The pool of these upstreams, not started yet. `poll` is in seconds.
+
+    `on_change` is told, on the pool's loop, when an upstream's environment, health, models or draining
+    changed; it must not wait. Raises ValueError where a URL is none or comes twice.
+    """
+
+    def make(one: UpstreamOptions) -> Upstream:
+        client = Client(one, timeouts, max_event=max_event)
+        return Upstream(one, client, poll=poll, clock=clock, salt=salt, on_change=on_change)
+
+    return Pool([make(one) for one in options], strategy or LeastLoaded(), make)

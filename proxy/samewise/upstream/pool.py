@@ -1,0 +1,157 @@
+"""All upstreams as one engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from samewise.ports import Call, Exchange, Member, UpstreamFailed
+from samewise.upstream.address import base_url
+from samewise.upstream.member import Upstream
+from samewise.upstream.options import UpstreamOptions
+from samewise.upstream.strategy import Strategy
+
+_START = 1.0
+"""Seconds that `start` waits for upstreams to say what they are."""
+
+
+class Pool:
+    """Implements `ports.Engine`. Runs on one event loop; `start` it there, and `close` it.
+
+    A request that can't have reached an upstream (no connection) is tried on the next eligible one, until
+    none is left; one that may have run is not repeated.
+    """
+
+    def __init__(self, members: Iterable[Upstream], strategy: Strategy, make: Callable[[UpstreamOptions], Upstream]):
+        """`make` builds what `add` adds. Raises ValueError where two members have one URL."""
+        self._members: dict[str, Upstream] = {}
+        for member in members:
+            if member.url in self._members:
+                raise ValueError(f"the upstream {member.url} is listed twice")
+            self._members[member.url] = member
+        self._strategy = strategy
+        self._make = make
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to watch; returns when every upstream is known or known to be away, after 1 s at most."""
+        for member in self._members.values():
+            member.start()
+        await self._wait(self._members.values())
+
+    async def close(self) -> None:
+        """Watch no more and end every connection, those of running requests too."""
+        for task in self._leaving:
+            task.cancel()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*(member.stop() for member in self._members.values()))
+
+    async def add(self, options: UpstreamOptions) -> Member:
+        """One more upstream, or an old one that drains no more. Raises ValueError where its URL isn't one."""
+        url = base_url(options.url)
+        member = self._members.get(url)
+        if member is None:
+            member = self._members[url] = self._make(options)
+            member.start()
+            await self._wait([member])
+        else:
+            member.drain(False)
+        return member.member()
+
+    def drain(self, url: str) -> bool:
+        """Send it nothing new. False where there is no such upstream."""
+        member = self._members.get(base_url(url))
+        if member is not None:
+            member.drain(True)
+        return member is not None
+
+    def remove(self, url: str) -> bool:
+        """Forget it; what runs on it goes on to its end. False where there is no such upstream."""
+        member = self._members.pop(base_url(url), None)
+        if member is None:
+            return False
+        member.drain(True)
+        task = asyncio.create_task(self._leave(member))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return True
+
+    # --- ports.Engine ---------------------------------------------------------------------------------
+
+    async def open(self, call: Call) -> Exchange:
+        """Send and wait for the head of the answer. Raises UpstreamFailed."""
+        tried: list[Upstream] = []
+        while True:
+            candidates = self._eligible(call, tried)
+            if not candidates:
+                raise UpstreamFailed("none-eligible", self._nobody(call))
+            member = candidates[0] if len(candidates) == 1 else self._strategy.choose(candidates, call)
+            tried.append(member)
+            try:
+                return await member.open(call)
+            except UpstreamFailed as failure:
+                if failure.sent or failure.kind != "unreachable" or not isinstance(call.body, bytes):
+                    raise
+                if not self._eligible(call, tried):
+                    raise
+
+    def members(self) -> Sequence[Member]:
+        """All upstreams, from memory: asks nobody."""
+        return [member.member() for member in self._members.values()]
+
+    async def refresh(self, url: str | None = None) -> None:
+        """Look again now at what the upstream (or all) is, its answers included. An unknown URL is ignored."""
+        members = self._members.values() if url is None else [self._members[base_url(url)]] if url in self else []
+        await asyncio.gather(*(member.look(thorough=True) for member in members))
+
+    def __contains__(self, url: str) -> bool:
+        try:
+            return base_url(url) in self._members
+        except ValueError:
+            return False
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _eligible(self, call: Call, tried: Sequence[Upstream]) -> list[Upstream]:
+        """Who may be asked: the healthy ones, or, where no fitting one is healthy, the others all the same."""
+        fitting = [member for member in self._fitting(call) if member not in tried]
+        return [member for member in fitting if member.health.good()] or fitting
+
+    def _fitting(self, call: Call) -> list[Upstream]:
+        if call.member is not None:
+            return [member for member in self._members.values() if member.url == call.member.rstrip("/")]
+        members = [
+            member
+            for member in self._members.values()
+            if not member.draining
+            and (call.environment is None or (member.environment and member.environment.id == call.environment))
+        ]
+        if call.model is None:
+            return members
+        if not any(call.model in member.models for member in self._members.values()):
+            return members
+        return [member for member in members if call.model in member.models or not member.models]
+
+    def _nobody(self, call: Call) -> str:
+        if not self._members:
+            return "no upstream is configured; name one in [[upstreams]] or with --upstream"
+        if call.member is not None:
+            return f"{call.member} is not among the upstreams"
+        wanted = [f"model {call.model}"] if call.model is not None else []
+        wanted += [f"environment {call.environment}"] if call.environment is not None else []
+        return f"no upstream offers {' in '.join(wanted) or 'anything: all are draining'}"
+
+    async def _wait(self, members: Iterable[Upstream]) -> None:
+        waiting = [asyncio.ensure_future(member.known.wait()) for member in members]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=_START)
+            for task in late:
+                task.cancel()
+
+    async def _leave(self, member: Upstream) -> None:
+        try:
+            await member.idle.wait()
+        finally:
+            await member.stop()
