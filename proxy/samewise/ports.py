@@ -217,9 +217,13 @@ Outcome = Literal["hit", "miss", "coalesced", "bypass", "refresh", "error"]
 class Trace(Protocol):
     """The trace that a request belongs to; opaque but for what must travel on."""
 
-    traceparent: str | None
-    """W3C trace context for the upstream; None where nothing is traced."""
-    trace_id: str | None
+    @property
+    def traceparent(self) -> str | None:
+        """W3C trace context for the upstream; None where nothing is traced."""
+
+    @property
+    def trace_id(self) -> str | None:
+        """32 hex digits."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
