@@ -113,8 +113,6 @@ def lifetime(controls: Controls, *, default: float, maximum: float) -> float:
 
 def after_fetch(
     *,
-    status: int,
-    failure: Reason | None,
     size: int,
     max_size: int,
     ttl: float,
@@ -123,11 +121,7 @@ def after_fetch(
     ended: bool,
     mode: Mode,
 ) -> Keep | Discard:
-    """The third decision. `asked` is the environment in the key, `ran` the one that answered, start to end."""
-    if status != 200:
-        return Discard(Reason.UPSTREAM_ERROR)
-    if failure is not None:
-        return Discard(failure)
+    """The third decision, of an answer that is whole. `asked` is the environment in the key, `ran` the one that answered, start to end."""
     if ran is not None and ran != asked:
         return Discard(Reason.ENVIRONMENT_CHANGED)
     if ended:

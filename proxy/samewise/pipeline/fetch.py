@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from samewise.core import canonical, headers
-from samewise.core.answer import Answer, Event, Usage
+from samewise.core.answer import Answer, Event
 from samewise.core.decide import Discard, Keep, Mode, after_fetch, lifetime
 from samewise.core.entry import Entry
 from samewise.core.families.contract import Family
@@ -32,11 +32,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked: `unit` of `plan`, in the words of `call`. `keep` is False where nothing may be stored."""
+    """What is asked: `units` of `plan`, in the words of `call`. `keep` is False where nothing may be stored."""
 
     family: Family
     plan: Plan
-    unit: Unit
+    units: tuple[Unit, ...]
     call: Call
     keep: bool = True
 
@@ -86,36 +86,46 @@ class Fetcher:
                 if not recording.joinable and not recording.followed:
                     raise UpstreamFailed("abandoned", "too large to keep, and nobody reads it", sent=True)
                 continue
-            answer = Answer(form="sse", headers=head.headers, events=(*recording.events(), event))
+            answer = Answer(form="sse", headers=head.headers, events=(*_lasting(question, recording), event))
             decision = await self._decide(question, answer, head)
             recording.add(event)
             recording.settle(answer, decision)
             await _run_out(events)
             return
-        answer = Answer(form="sse", headers=head.headers, events=recording.events())
+        answer = Answer(form="sse", headers=head.headers, events=_lasting(question, recording))
         recording.settle(answer, await self._decide(question, answer, head))
 
     async def _decide(self, question: Question, answer: Answer, head: Head) -> Keep | Discard:
-        unit, family = question.unit, question.family
-        failure = family.failure(answer, unit.request) if answer.status == 200 else None
+        """Kept where every unit is: a failure of one says why."""
+        if answer.status != 200:
+            return Discard(Reason.UPSTREAM_ERROR)
+        family, units = question.family, question.units
+        try:
+            parts = [answer] if len(units) == 1 else family.unbatch(answer, [unit.request for unit in units])
+        except ValueError:
+            return Discard(Reason.TRUNCATED)
+        decisions = [await self._keep(question, unit, part, head) for unit, part in zip(units, parts, strict=True)]
+        return next((decision for decision in decisions if isinstance(decision, Discard)), decisions[0])
+
+    async def _keep(self, question: Question, unit: Unit, answer: Answer, head: Head) -> Keep | Discard:
+        failure = question.family.failure(answer, unit.request)
+        if failure is not None:
+            return Discard(failure)
         if not question.keep or unit.key is None:
-            return Discard(failure or question.unit.reason or Reason.NO_STORE)
+            return Discard(unit.reason or Reason.NO_STORE)
         ttl = lifetime(question.plan.controls, default=self._limits.ttl, maximum=self._limits.max_ttl)
-        kept = msgspec.structs.replace(answer, headers=headers.replayable(answer.headers))
-        entry = self._entry(question, unit.key, kept, head, ttl) if failure is None else None
+        entry = self._entry(question, unit, unit.key, answer=answer, head=head, ttl=ttl)
         environment = question.plan.context.environment
         decision = after_fetch(
-            status=answer.status,
-            failure=failure,
             size=answer.size(),
             max_size=self._limits.max_entry,
             ttl=ttl,
             asked=environment.id if environment else None,
             ran=self._ran(head),
-            ended=entry is not None and self._ended(entry),
+            ended=self._ended(entry),
             mode=self._limits.mode,
         )
-        if isinstance(decision, Keep) and entry is not None:
+        if isinstance(decision, Keep):
             try:
                 if not await self._store.put(entry):
                     return Discard(Reason.INVALIDATED)
@@ -130,7 +140,7 @@ class Fetcher:
                 return head.environment if head.environment in {None, member.environment.id} else ""
         return head.environment
 
-    def _entry(self, question: Question, key: str, answer: Answer, head: Head, ttl: float) -> Entry:
+    def _entry(self, question: Question, unit: Unit, key: str, *, answer: Answer, head: Head, ttl: float) -> Entry:
         context = question.plan.context
         return Entry(
             key=key,
@@ -142,15 +152,19 @@ class Fetcher:
             model=question.plan.model,
             environment=context.environment.id if context.environment else "",
             snapshot=context.snapshot.label(),
-            request=canonical.encode(question.unit.request),
-            answer=answer,
-            usage=question.family.usage(answer) if answer.status == 200 else Usage(),
+            request=canonical.encode(unit.request),
+            answer=msgspec.structs.replace(answer, headers=headers.replayable(answer.headers)),
+            usage=question.family.usage(answer),
             tags=question.plan.controls.tags,
             sample=question.plan.controls.sample,
-            seed=question.unit.seed,
+            seed=unit.seed,
             instance=head.instance or head.member,
             concurrency=head.concurrency,
         )
+
+
+def _lasting(question: Question, recording: Recording) -> tuple[Event, ...]:
+    return tuple(event for event in recording.events() if not question.family.noise(event))
 
 
 def _head(exchange: Exchange) -> Head:

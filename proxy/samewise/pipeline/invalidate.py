@@ -73,3 +73,22 @@ class Invalidations:
         )
         newest = max((last.get(scope, 0) for scope in scopes), default=0)
         return max(newest, self._keys.get(entry.key, 0)) > entry.began
+
+
+def matches(entry: Entry, scope: Scope, value: str) -> bool:
+    """True where an invalidation of this scope and value would end the entry."""
+    match scope:
+        case "all":
+            return True
+        case "model":
+            return entry.model == value
+        case "environment":
+            return entry.environment == value
+        case "tenant":
+            return entry.tenant == value
+        case "profile":
+            return entry.snapshot.rpartition("@")[0] == value
+        case "tag":
+            return value in entry.tags
+        case "key":
+            return entry.key == value

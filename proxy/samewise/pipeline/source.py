@@ -11,7 +11,6 @@ from samewise.core import headers
 from samewise.core.answer import Answer, Event, Headers
 from samewise.core.entry import Entry
 from samewise.core.families.contract import Family
-from samewise.core.reason import Reason
 from samewise.pipeline.recording import Follower, Head, Recording
 
 JSON_TYPE = "application/json"
@@ -55,11 +54,6 @@ class Reply(msgspec.Struct, kw_only=True):
         for source in self.sources:
             if isinstance(source, Coming):
                 source.leave()
-
-
-def incomplete(answer: Answer, reason: Reason | None) -> bool:
-    """True where events can't be told as a JSON body, since they are not whole."""
-    return answer.form == "sse" and reason in {Reason.TRUNCATED, Reason.UPSTREAM_ERROR}
 
 
 def as_body(family: Family, answer: Answer) -> bytes:

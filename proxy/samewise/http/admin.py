@@ -1,0 +1,288 @@
+"""The admin port: what operators see and do, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from samewise.core import explain
+from samewise.core.controls import parse_controls
+from samewise.core.entry import Entry
+from samewise.core.errors import ProxyError
+from samewise.core.families.contract import Family
+from samewise.http.guard import Guard, middleware
+from samewise.http.health import Health
+from samewise.pipeline.answer import Answerer
+from samewise.pipeline.ask import Ask
+from samewise.pipeline.operations import Operations
+from samewise.pipeline.profiles import Profile
+
+PREFIX = "/samewise/v1"
+MAX_BODY = 32 * 1024 * 1024
+
+
+class Sight(Protocol):
+    """What telemetry shows here."""
+
+    def prometheus(self) -> tuple[bytes, str]:
+        """The exposition and its content type."""
+
+    def status(self) -> dict[str, Any]:
+        """Counters and figures of this moment, ready for JSON."""
+
+    def events(self) -> AsyncIterator[dict[str, Any]]:
+        """What happens, as it happens, ready for JSON."""
+
+
+class AdminPort:
+    """Thin: every handler parses, calls one operation, and renders."""
+
+    def __init__(
+        self,
+        *,
+        operations: Operations,
+        answerer: Answerer,
+        families: Callable[[str], Family | None],
+        sight: Sight,
+        health: Health,
+        guard: Guard,
+        config: dict[str, Any],
+    ) -> None:
+        self._operations = operations
+        self._answerer = answerer
+        self._families = families
+        self._sight = sight
+        self._health = health
+        self._guard = guard
+        self._config = config
+
+    def application(self) -> web.Application:
+        """The routes of the admin API."""
+        app = web.Application(
+            middlewares=[middleware(self._guard, frozenset({"/healthz", "/readyz"}))], client_max_size=MAX_BODY
+        )
+        add = app.router.add_route
+        add("GET", "/healthz", self._probe)
+        add("GET", "/readyz", self._probe)
+        add("GET", "/metrics", self._metrics)
+        add("GET", f"{PREFIX}/status", self._status)
+        add("GET", f"{PREFIX}/config", self._show_config)
+        add("GET", f"{PREFIX}/events", self._events)
+        add("GET", f"{PREFIX}/environments", self._environments)
+        add("POST", f"{PREFIX}/environments/{{id}}/activate", self._activate)
+        add("GET", f"{PREFIX}/upstreams", self._upstreams)
+        add("POST", f"{PREFIX}/explain", self._explain)
+        add("POST", f"{PREFIX}/invalidate", self._invalidate)
+        add("GET", f"{PREFIX}/entries/{{key}}", self._entry)
+        add("DELETE", f"{PREFIX}/entries/{{key}}", self._delete_entry)
+        add("GET", f"{PREFIX}/profiles", self._profiles)
+        add("GET", f"{PREFIX}/profiles/{{name}}", self._profile)
+        add("PUT", f"{PREFIX}/profiles/{{name}}", self._set_profile)
+        add("POST", f"{PREFIX}/profiles/{{name}}/canary", self._canary)
+        add("POST", f"{PREFIX}/profiles/{{name}}/promote", self._promote)
+        add("POST", f"{PREFIX}/profiles/{{name}}/rollback", self._rollback)
+        return app
+
+    # --- seeing ---------------------------------------------------------------------------------------
+
+    async def _probe(self, request: web.Request) -> web.StreamResponse:
+        answer = self._health.answer(request)
+        assert answer is not None
+        return answer
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        body, kind = self._sight.prometheus()
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        code, ready = self._health.readiness()
+        return web.json_response({"ready": code == 200, **ready, **self._sight.status()})
+
+    async def _show_config(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(self._config)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        async for event in self._sight.events():
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        return response
+
+    async def _environments(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": self._operations.environments()})
+
+    async def _upstreams(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": self._operations.upstreams()})
+
+    async def _explain(self, request: web.Request) -> web.StreamResponse:
+        asked = await _object(request)
+        endpoint = asked.get("endpoint", "chat")
+        family = self._families(endpoint) if isinstance(endpoint, str) else None
+        if family is None:
+            raise ProxyError(400, f"unknown endpoint {endpoint!r}", code="unknown_endpoint", param="endpoint")
+        body = asked.get("body")
+        raw = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+        headers = {str(name).lower(): str(value) for name, value in (asked.get("headers") or {}).items()}
+        plan = self._answerer.plan(
+            Ask(
+                family=family,
+                raw=raw,
+                value=body if isinstance(body, dict) else {},
+                headers=tuple(headers.items()),
+                controls=parse_controls(headers),
+                tenant=str(asked.get("tenant", "")),
+            )
+        )
+        return web.json_response(explain.explain(plan, full=bool(asked.get("full", False))))
+
+    # --- entries --------------------------------------------------------------------------------------
+
+    async def _entry(self, request: web.Request) -> web.StreamResponse:
+        key = request.match_info["key"]
+        entry = await self._operations.entry(key)
+        if entry is None:
+            raise ProxyError(404, f"there is no entry {key}", code="unknown_entry", param="key")
+        return web.json_response(shown(entry, full="full" in request.query))
+
+    async def _delete_entry(self, request: web.Request) -> web.StreamResponse:
+        key = request.match_info["key"]
+        done = await self._operations.invalidate("key", key, dry_run=False, by=_by(request), reason="deleted")
+        if not done.matched:
+            raise ProxyError(404, f"there is no entry {key}", code="unknown_entry", param="key")
+        return web.json_response({"deleted": done.matched})
+
+    async def _invalidate(self, request: web.Request) -> web.StreamResponse:
+        asked = await _object(request)
+        scope, value = asked.get("scope"), asked.get("value", "")
+        if not isinstance(scope, str):
+            raise ProxyError(400, "scope should be text", code="invalid_value", param="scope")
+        if value is not None and not isinstance(value, str):
+            raise ProxyError(400, "value should be text", code="invalid_value", param="value")
+        dry_run = asked.get("dry_run", False)
+        if not isinstance(dry_run, bool):
+            raise ProxyError(400, "dry_run should be true or false", code="invalid_value", param="dry_run")
+        done = await self._operations.invalidate(
+            scope, value or "", dry_run=dry_run, by=_by(request), reason=_text(asked, "reason")
+        )
+        return web.json_response({name: item for name, item in msgspec.to_builtins(done).items() if item is not None})
+
+    # --- profiles and environments --------------------------------------------------------------------
+
+    async def _profiles(self, request: web.Request) -> web.StreamResponse:
+        names = self._operations.profile_names()
+        return web.json_response({"items": [profile_view(self._operations.profile(name)) for name in names]})
+
+    async def _profile(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(profile_view(self._operations.profile(request.match_info["name"])))
+
+    async def _set_profile(self, request: web.Request) -> web.StreamResponse:
+        asked = await _object(request)
+        profile = await self._operations.set_profile(
+            request.match_info["name"],
+            asked.get("values"),
+            match=asked.get("match"),
+            by=_by(request),
+            reason=_text(asked, "reason"),
+        )
+        return web.json_response(profile_view(profile))
+
+    async def _canary(self, request: web.Request) -> web.StreamResponse:
+        asked = await _object(request)
+        profile = await self._operations.set_profile(
+            request.match_info["name"],
+            asked.get("values"),
+            percent=asked.get("percent", 0),
+            by=_by(request),
+            reason=_text(asked, "reason"),
+        )
+        return web.json_response(profile_view(profile))
+
+    async def _promote(self, request: web.Request) -> web.StreamResponse:
+        asked = await _object(request)
+        profile = await self._operations.promote(
+            request.match_info["name"], by=_by(request), reason=_text(asked, "reason")
+        )
+        return web.json_response(profile_view(profile))
+
+    async def _rollback(self, request: web.Request) -> web.StreamResponse:
+        asked = await _object(request)
+        profile = await self._operations.rollback(
+            request.match_info["name"], by=_by(request), reason=_text(asked, "reason")
+        )
+        return web.json_response(profile_view(profile))
+
+    async def _activate(self, request: web.Request) -> web.StreamResponse:
+        asked = await _object(request)
+        identity = request.match_info["id"]
+        await self._operations.activate(
+            identity, model=_text(asked, "model"), by=_by(request), reason=_text(asked, "reason")
+        )
+        return web.json_response({"active": identity})
+
+
+def shown(entry: Entry, *, full: bool) -> dict[str, Any]:
+    """An entry for operators; what was asked and answered only where that is asked for."""
+    view: dict[str, Any] = {
+        "key": entry.key,
+        "family": entry.family,
+        "model": entry.model,
+        "tenant": entry.tenant,
+        "environment": entry.environment,
+        "snapshot": entry.snapshot,
+        "created": entry.created,
+        "ttl": entry.ttl,
+        "form": entry.answer.form,
+        "size": entry.answer.size(),
+        "usage": {"prompt_tokens": entry.usage.prompt_tokens, "completion_tokens": entry.usage.completion_tokens},
+        "tags": list(entry.tags),
+        "sample": entry.sample,
+        "seed": entry.seed,
+        "verified": entry.verified,
+        "instance": entry.instance,
+    }
+    if full:
+        view["request"] = json.loads(entry.request)
+        if entry.answer.form == "json":
+            view["answer"] = json.loads(entry.answer.body)
+        else:
+            view["events"] = [event.data.decode("utf-8", "replace") for event in entry.answer.events]
+    return view
+
+
+def profile_view(profile: Profile) -> dict[str, Any]:
+    """All versions; which is active, which is the canary and its percent."""
+    return {
+        "name": profile.name,
+        "match": profile.match,
+        "active": profile.active,
+        "canary": {"version": profile.canary, "percent": profile.percent} if profile.canary is not None else None,
+        "versions": [msgspec.to_builtins(version) for version in profile.versions],
+    }
+
+
+async def _object(request: web.Request) -> dict[str, Any]:
+    raw = await request.read()
+    if not raw:
+        return {}
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        raise ProxyError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ProxyError(400, "the body should be a JSON object", code="invalid_json")
+    return value
+
+
+def _text(asked: dict[str, Any], name: str) -> str:
+    value = asked.get(name, "")
+    if not isinstance(value, str):
+        raise ProxyError(400, f"{name} should be text", code="invalid_value", param=name)
+    return value
+
+
+def _by(request: web.Request) -> str:
+    return request.headers.get("x-samewise-operator") or f"admin@{request.remote}"

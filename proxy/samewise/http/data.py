@@ -1,0 +1,161 @@
+"""The data port: what applications see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from aiohttp import web
+
+from samewise.core import headers, request
+from samewise.core.answer import Headers
+from samewise.core.controls import parse_controls
+from samewise.core.errors import ProxyError
+from samewise.core.families.contract import Family
+from samewise.core.reason import Reason
+from samewise.http import body, render
+from samewise.http.auth import Gate
+from samewise.http.health import Health
+from samewise.pipeline.account import Account
+from samewise.pipeline.answer import Answerer
+from samewise.pipeline.ask import Ask
+from samewise.pipeline.reply import upstream_error
+from samewise.ports import Call, Clock, Engine, Observer, UpstreamFailed
+
+GONE = 499
+"""Nobody is there to get an answer (nginx's number for it); it never goes on the wire."""
+
+
+class DataPort:
+    """One handler for every path. Nothing that it meets ends in anything but an answer."""
+
+    def __init__(
+        self,
+        *,
+        families: Mapping[str, Family],
+        answerer: Answerer,
+        engine: Engine,
+        gate: Gate,
+        health: Health,
+        observer: Observer,
+        clock: Clock,
+        request_ids: Callable[[], str],
+        max_body: int,
+    ) -> None:
+        self._families = families
+        self._answerer = answerer
+        self._engine = engine
+        self._gate = gate
+        self._health = health
+        self._observer = observer
+        self._clock = clock
+        self._request_ids = request_ids
+        self._max_body = max_body
+
+    async def handle(self, incoming: web.BaseRequest) -> web.StreamResponse:
+        """The response to one request."""
+        if (probe := self._health.answer(incoming)) is not None:
+            probe.headers["x-request-id"] = self._request_ids()
+            return probe
+        family = self._families.get(incoming.path) if incoming.method == "POST" else None
+        fields: Headers = tuple((name.lower(), value) for name, value in incoming.headers.items())
+        account = Account(
+            observer=self._observer,
+            clock=self._clock,
+            trace=self._observer.begin(dict(fields), family.name if family else "other"),
+            request_id=self._request_ids(),
+            endpoint=family.name if family else "other",
+        )
+        try:
+            response = await self._respond(incoming, family, fields, account)
+            account.close(response.status)
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            account.close(GONE, cancelled=True)
+            raise
+        finally:
+            account.close(500)
+
+    async def _respond(
+        self, incoming: web.BaseRequest, family: Family | None, fields: Headers, account: Account
+    ) -> web.StreamResponse:
+        try:
+            account.tenant, key = self._gate.enter(fields)
+            if family is None:
+                return await self._pass_through(incoming, fields, account)
+            ask = await self._read(incoming, family, fields, account)
+            model = ask.value.get("model")
+            self._gate.check_model(key, model if isinstance(model, str) else "")
+            reply = await self._answerer.answer(ask, account.marks)
+        except ProxyError as error:
+            return render.refusal(error, account)
+        try:
+            return await render.send(incoming, reply, account)
+        finally:
+            reply.close()
+
+    async def _read(self, incoming: web.BaseRequest, family: Family, fields: Headers, account: Account) -> Ask:
+        kind = incoming.headers.get("Content-Type")
+        if kind is not None and "json" not in kind.lower():
+            raise ProxyError(415, f"the content type must be application/json, not {kind}", code="unsupported_media")
+        raw = await body.read(incoming, self._max_body)
+        value = request.parse(raw)
+        return Ask(
+            family=family,
+            raw=raw,
+            value=value,
+            headers=self._gate.travelling(fields),
+            controls=parse_controls(joined(fields), value.get("cache")),
+            tenant=account.tenant,
+            trace=account.trace,
+            query=incoming.query_string,
+        )
+
+    async def _pass_through(self, incoming: web.BaseRequest, fields: Headers, account: Account) -> web.StreamResponse:
+        """What is not of a cached family goes as it is, and comes back as it is."""
+        account.marks.reason = Reason.UNCACHED_PATH
+        call = Call(
+            method=incoming.method,
+            path=incoming.raw_path,
+            body=_upload(incoming, self._max_body) if incoming.body_exists else b"",
+            headers=headers.of_request(self._gate.travelling(fields)),
+        )
+        try:
+            exchange = await self._engine.open(call)
+        except UpstreamFailed as failure:
+            raise upstream_error(failure) from failure
+        try:
+            account.marks.environment, account.marks.member = exchange.environment, exchange.member
+            own = render.marks(account, exchange.status)
+            response = web.StreamResponse(status=exchange.status)
+            response.headers.extend((*headers.of_response(exchange.headers), *own))
+            await response.prepare(incoming)
+            account.first_byte()
+            async for chunk in exchange.chunks():
+                await response.write(chunk)
+            await response.write_eof()
+            return response
+        except UpstreamFailed:
+            account.marks.reason = Reason.TRUNCATED
+            if incoming.transport is not None:
+                incoming.transport.close()
+            return response
+        finally:
+            await exchange.close()
+
+
+async def _upload(incoming: web.BaseRequest, limit: int) -> AsyncIterator[bytes]:
+    size = 0
+    async for chunk in incoming.content.iter_any():
+        size += len(chunk)
+        if size > limit:
+            raise body.too_large(limit)
+        yield chunk
+
+
+def joined(fields: Headers) -> dict[str, str]:
+    """Fields by name; several lines of one are joined by commas (RFC 9110 section 5.3)."""
+    values: dict[str, str] = {}
+    for name, value in fields:
+        values[name] = f"{values[name]}, {value}" if name in values else value
+    return values

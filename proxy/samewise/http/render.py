@@ -1,0 +1,115 @@
+"""What became known of a request, as response headers; answers as bytes on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from samewise.core import cache_status
+from samewise.core.answer import Event, Headers
+from samewise.core.cache_status import CacheStatus
+from samewise.core.errors import ProxyError
+from samewise.core.reason import Reason
+from samewise.pipeline.account import Account
+from samewise.pipeline.source import Reply
+
+_ERROR = 400
+
+
+def marks(account: Account, status: int) -> list[tuple[str, str]]:
+    """Our own header fields for a response with this status (RFC 9111 `Age`, RFC 9211 `Cache-Status`)."""
+    hit = account.marks.outcome == "hit" and status < _ERROR
+    fields = [
+        ("x-request-id", account.request_id),
+        ("x-samewise-cache", "ERROR" if status >= _ERROR else account.marks.outcome.upper()),
+        ("Cache-Status", _cache_status(account, status, hit=hit)),
+    ]
+    if hit:
+        fields.append(("Age", str(int(account.marks.age or 0))))
+        fields.append(("x-samewise-verified", str(account.marks.verified or 0)))
+    elif account.marks.reason is not None:
+        fields.append(("x-samewise-reason", account.marks.reason))
+    if account.marks.key is not None:
+        fields.append(("x-samewise-key", account.marks.key))
+    if account.marks.environment:
+        fields.append(("x-samewise-environment", account.marks.environment))
+    if account.marks.snapshot is not None:
+        fields.append(("x-samewise-snapshot", account.marks.snapshot))
+    if account.marks.seed is not None:
+        fields.append(("x-samewise-seed", str(account.marks.seed)))
+    return fields
+
+
+def _cache_status(account: Account, status: int, *, hit: bool) -> str:
+    return cache_status.render(
+        CacheStatus(
+            fwd=None if hit else (account.marks.forward or "bypass"),
+            fwd_status=status if not hit and status >= _ERROR and account.marks.member is not None else None,
+            ttl=account.marks.ttl if hit or account.marks.stored else None,
+            stored=account.marks.stored,
+            collapsed=account.marks.outcome == "coalesced",
+            detail=None if hit else account.marks.reason,
+        )
+    )
+
+
+def wire(event: Event) -> bytes:
+    """One event as bytes (WHATWG HTML, section 9.2.6): data with line ends in it becomes several lines."""
+    data = event.data if b"\n" not in event.data else event.data.replace(b"\n", b"\ndata: ")
+    if event.name is None:
+        return b"data: " + data + b"\n\n"
+    return b"event: " + event.name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+async def send(request: web.BaseRequest, reply: Reply, account: Account) -> web.StreamResponse:
+    """Write the reply. A stream that is cut ends with an error event and without its end."""
+    headers = _headers(reply.headers, marks(account, reply.status))
+    if reply.events is None:
+        account.first_byte()
+        return web.Response(status=reply.status, headers=headers, body=reply.body)
+    response = web.StreamResponse(status=reply.status, headers=headers)
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    await _send_events(request, response, reply.events, account)
+    return response
+
+
+async def _send_events(
+    request: web.BaseRequest, response: web.StreamResponse, events: AsyncIterator[Event], account: Account
+) -> None:
+    try:
+        async for event in events:
+            account.first_byte()
+            await response.write(wire(event))
+    except ConnectionError:
+        raise
+    except Exception as failure:
+        account.marks.reason = Reason.TRUNCATED
+        error = {"message": f"the answer was cut short: {failure}", "type": "server_error"}
+        body = {"error": {**error, "param": None, "code": "upstream_truncated"}}
+        await response.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+        _hang_up(request)
+        return
+    await response.write_eof()
+
+
+def _hang_up(request: web.BaseRequest) -> None:
+    """End the connection without the chunk that would say that the answer is whole (RFC 9112 section 8)."""
+    if request.transport is not None:
+        request.transport.close()
+
+
+def refusal(error: ProxyError, account: Account) -> web.Response:
+    """An error of our own."""
+    account.marks.reason = error.reason
+    fields: Headers = (("content-type", "application/json"), *error.headers)
+    return web.Response(status=error.status, headers=_headers(fields, marks(account, error.status)), body=error.body())
+
+
+def _headers(fields: Headers, own: list[tuple[str, str]]) -> CIMultiDict[str]:
+    headers = CIMultiDict(fields)
+    headers.extend(own)
+    return headers

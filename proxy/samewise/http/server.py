@@ -1,0 +1,89 @@
+"""Listening sockets over aiohttp's low-level server: errors in JSON, limits for headers, a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from samewise.core.errors import ProxyError
+
+MAX_HEADER = 64 * 1024
+"""Bytes of one header line, and of the request line."""
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Protocol(RequestHandler):
+    """One connection. What can't be parsed or handled is answered in the shape of OpenAI's errors."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """400 or 431 for what is no HTTP, 500 for a fault of ours; the connection ends after it."""
+        super().handle_error(request, status, exc, message)
+        too_long = "too long" in str(exc) or "too long" in (message or "")
+        if status == 400:
+            text = "a header is too long" if too_long else "the request is not valid HTTP/1.1"
+            error = ProxyError(431 if too_long else 400, text, code="bad_http")
+        else:
+            error = ProxyError(status, "the proxy failed to handle this request; its log says why", code="internal")
+        response = web.Response(
+            status=error.status,
+            body=error.body(),
+            headers={"Content-Type": "application/json", "x-samewise-cache": "ERROR"},
+        )
+        response.force_close()
+        return response
+
+
+def make_server(handler: Handler) -> web.Server:
+    """A protocol factory; a handler is cancelled when its client goes away."""
+
+    class _Server(web.Server):
+        def __call__(self) -> RequestHandler:
+            return Protocol(self, loop=self._loop, **self._kwargs)
+
+    return _Server(
+        handler,
+        handler_cancellation=True,
+        max_line_size=MAX_HEADER,
+        max_field_size=MAX_HEADER,
+        access_log=None,
+        keepalive_timeout=75.0,
+        auto_decompress=True,
+    )
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A bound socket. `shared`: other processes may bind the same port (SO_REUSEPORT). Raises OSError."""
+    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+        0
+    ]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """`http://HOST:PORT` of a bound socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def listen(factory: Callable[[], Any], sock: socket.socket, *, backlog: int = 4096) -> asyncio.Server:
+    """Accept connections on the socket from now on."""
+    return await asyncio.get_running_loop().create_server(factory, sock=sock, backlog=backlog)

@@ -1,0 +1,173 @@
+"""A request with several units: each is looked up for itself, and they are answered in order as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from samewise.core import canonical
+from samewise.core.answer import Answer, Event, Headers
+from samewise.core.decide import Bypass, Refresh
+from samewise.core.plan import Unit
+from samewise.pipeline import reply
+from samewise.pipeline.account import Marks
+from samewise.pipeline.ask import Asked
+from samewise.pipeline.resolve import Resolver
+from samewise.pipeline.source import Coming, Given, Reply, Source, typed
+from samewise.ports import Clock, UpstreamFailed
+
+
+class Several:
+    """Units are asked each in its own upstream call, or what is missing `together` in one, as the family says."""
+
+    def __init__(self, *, resolver: Resolver, clock: Clock) -> None:
+        self._resolver = resolver
+        self._clock = clock
+
+    async def answer(self, asked: Asked, marks: Marks) -> Reply:
+        """One reply for all units. Raises ProxyError; an upstream's error for one unit is the reply for all."""
+        trails = [Marks() for _ in asked.plan.units]
+        sources: list[Source] = []
+        try:
+            if asked.plan.together:
+                made = await self._together(asked, trails, sources)
+            elif asked.plan.stream:
+                made = await self._streams(asked, trails, sources, marks)
+            else:
+                made = await self._each(asked, trails, sources)
+        except UpstreamFailed as failure:
+            _leave(sources)
+            raise reply.upstream_error(failure) from failure
+        except BaseException:
+            _leave(sources)
+            raise
+        marks.gather(trails)
+        if made.events is None and made.status == 200:
+            marks.usage = asked.family.usage(Answer(form="json", body=made.body))
+        return made
+
+    async def _each(self, asked: Asked, trails: Sequence[Marks], sources: list[Source]) -> Reply:
+        await self._resolve(asked, trails, sources)
+        answers = []
+        for source, trail in zip(sources, trails, strict=True):
+            answer = await reply.settled(asked.family, source, trail, self._clock)
+            if answer.status != 200:
+                return Reply(status=answer.status, headers=answer.headers, body=answer.body, sources=tuple(sources))
+            answers.append(answer)
+        return self._joined(asked, answers, sources)
+
+    async def _streams(self, asked: Asked, trails: Sequence[Marks], sources: list[Source], marks: Marks) -> Reply:
+        await self._resolve(asked, trails, sources)
+        fields: Headers = ()
+        for source in sources:
+            match source:
+                case Given(entry):
+                    fields = fields or typed(entry.answer.headers, entry.answer, stream=True)
+                case Coming():
+                    head = await source.follower.begun()
+                    if head.status != 200 or not head.streaming:
+                        answer = await source.follower.settled()
+                        return Reply(
+                            status=answer.status, headers=head.headers, body=answer.body, sources=tuple(sources)
+                        )
+                    fields = fields or head.headers
+        events = self._interleaved(asked, trails, sources, marks)
+        return Reply(status=200, headers=fields, events=events, sources=tuple(sources))
+
+    async def _interleaved(
+        self, asked: Asked, trails: Sequence[Marks], sources: Sequence[Source], marks: Marks
+    ) -> AsyncIterator[Event]:
+        """Every unit's events as they come, then the end that they share. Raises what cut one of them."""
+        family = asked.family
+        queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue(maxsize=64)
+
+        async def pump(unit: int, source: Source) -> None:
+            try:
+                if isinstance(source, Given):
+                    for event in (
+                        family.to_events(source.entry.answer)
+                        if source.entry.answer.form == "json"
+                        else (source.entry.answer.events)
+                    ):
+                        await queue.put((unit, event))
+                else:
+                    async for event in source.follower.events():
+                        await queue.put((unit, event))
+                await queue.put(None)
+            except Exception as failure:
+                await queue.put(failure)
+
+        pumps = [asyncio.create_task(pump(unit, source)) for unit, source in enumerate(sources)]
+        like: Event | None = None
+        open_units = len(pumps)
+        try:
+            while open_units:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    open_units -= 1
+                    continue
+                unit, event = item
+                if family.ends(event) or (seen := family.visible(event, False)) is None:
+                    continue
+                shifted = family.shift(seen, unit, asked.plan.units[unit].request, like)
+                like = like or shifted
+                yield shifted
+            answers = [
+                await reply.settled(family, source, trail, self._clock)
+                for source, trail in zip(sources, trails, strict=True)
+            ]
+            marks.gather(trails)
+            marks.usage = trails[0].usage
+            for event in family.closing(answers, [unit.request for unit in asked.plan.units], asked.plan.include_usage):
+                yield event
+        finally:
+            for task in pumps:
+                task.cancel()
+
+    async def _resolve(self, asked: Asked, trails: Sequence[Marks], sources: list[Source]) -> None:
+        for unit, trail in zip(asked.plan.units, trails, strict=True):
+            sources.append(await self._resolver.resolve(asked, unit, trail))
+
+    async def _together(self, asked: Asked, trails: Sequence[Marks], sources: list[Source]) -> Reply:
+        units, family = asked.plan.units, asked.family
+        looked = [await self._resolver.look(asked, unit, trail) for unit, trail in zip(units, trails, strict=True)]
+        missing = [at for at, outcome in enumerate(looked) if not isinstance(outcome, Given)]
+        answers: dict[int, Answer] = {
+            at: outcome.entry.answer for at, outcome in enumerate(looked) if isinstance(outcome, Given)
+        }
+        if missing:
+            asking = [units[at] for at in missing]
+            trail = trails[missing[0]]
+            source = self._ask(asked, asking, trail, looked[missing[0]])
+            sources.append(source)
+            answer = await reply.settled(family, source, trail, self._clock)
+            for at in missing[1:]:
+                trails[at].outcome, trails[at].stored = trail.outcome, trail.stored
+            if answer.status != 200:
+                return Reply(status=answer.status, headers=answer.headers, body=answer.body, sources=tuple(sources))
+            try:
+                parts = family.unbatch(answer, [unit.request for unit in asking])
+            except ValueError:
+                return Reply(status=200, headers=answer.headers, body=answer.body, sources=tuple(sources))
+            answers.update(zip(missing, parts, strict=True))
+        return self._joined(asked, [answers[at] for at in range(len(units))], sources)
+
+    def _ask(self, asked: Asked, units: Sequence[Unit], trail: Marks, looked: object) -> Source:
+        if isinstance(looked, Bypass | Refresh):
+            return self._resolver.alone(asked, units, trail, keep=isinstance(looked, Refresh))
+        key = canonical.sha256("\n".join(unit.key or "" for unit in units).encode())
+        return self._resolver.join(key, trail) or self._resolver.begin(asked, units, key, trail)
+
+    @staticmethod
+    def _joined(asked: Asked, answers: Sequence[Answer], sources: Sequence[Source]) -> Reply:
+        joined = asked.family.join(answers, [unit.request for unit in asked.plan.units])
+        fields = typed(joined.headers, joined, stream=False)
+        return Reply(status=200, headers=fields, body=joined.body, sources=tuple(sources))
+
+
+def _leave(sources: Sequence[Source]) -> None:
+    for source in sources:
+        if isinstance(source, Coming):
+            source.leave()
