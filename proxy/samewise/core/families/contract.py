@@ -17,6 +17,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     text: str
+    tokens: tuple[str, ...] | None = None
+    """The chosen tokens as text, one for each of `logprobs`; None where the upstream gave none."""
     token_ids: tuple[int, ...] | None = None
     tool_calls: tuple[dict[str, Any], ...] = ()
     finish_reason: str | None = None
@@ -34,6 +36,8 @@ class Family(Protocol):
     """Members of the body that change only how the answer travels."""
     sampled: bool
     """True where sampling parameters decide the answer (not for embeddings and scores)."""
+    seeded: bool
+    """True where the API has a `seed`, so that sampling above temperature 0 can be reproducible."""
     together: bool
 
     def refusal(self, body: Mapping[str, Any]) -> Reason | None:
@@ -51,8 +55,22 @@ class Family(Protocol):
     def join(self, answers: Sequence[Answer], requests: Sequence[dict[str, Any]]) -> Answer:
         """One JSON answer for several units, in order."""
 
-    def shift(self, event: Event, unit: int, request: Mapping[str, Any]) -> Event:
-        """The event of a unit's stream as it appears in the stream of a request with several."""
+    def shift(self, event: Event, unit: int, request: Mapping[str, Any], like: Event | None = None) -> Event:
+        """The event of a unit's stream as it appears in the stream of a request with several.
+
+        `like`: the first event of that stream, whose id and time all of its events share.
+        """
+
+    def closing(
+        self, answers: Sequence[Answer], requests: Sequence[Mapping[str, Any]], include_usage: bool
+    ) -> tuple[Event, ...]:
+        """How the stream of a request with several units ends: their usage together where it was asked for, the end.
+
+        Before it, each unit's events are sent through `visible(event, False)` and `shift`, without those that `ends`.
+        """
+
+    def noise(self, event: Event) -> bool:
+        """True for a keep-alive, which is relayed (where `visible`) but never recorded."""
 
     def upstream_stream(self, body: dict[str, Any]) -> dict[str, Any]:
         """The body that asks for a stream with everything that a record needs (usage, for one)."""
