@@ -28,7 +28,7 @@ MAX_BODY = 32 * 1024 * 1024
 class Sight(Protocol):
     """What telemetry shows here."""
 
-    def prometheus(self) -> tuple[bytes, str]:
+    def prometheus(self, accept: str | None = None) -> tuple[bytes, str]:
         """The exposition and its content type."""
 
     def status(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class AdminPort:
         return answer
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        body, kind = self._sight.prometheus()
+        body, kind = self._sight.prometheus(request.headers.get("Accept"))
         return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _status(self, request: web.Request) -> web.StreamResponse:

@@ -1,0 +1,334 @@
+"""The composition root: settings become objects, objects run. Nothing imports this."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from samewise.cli import commands
+
+if TYPE_CHECKING:
+    import socket
+
+    from aiohttp import web
+
+    from samewise.http.admin import AdminPort
+    from samewise.http.data import DataPort
+    from samewise.http.health import Health
+    from samewise.pipeline.control import Control
+    from samewise.pipeline.flight import Flights
+    from samewise.ports import Member
+    from samewise.settings import Settings
+    from samewise.store.factory import Stores
+    from samewise.telemetry.observer import Telemetry
+    from samewise.upstream.pool import Pool
+
+_USAGE = 2
+
+
+class SystemClock:
+    """The real time."""
+
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+
+
+@click.group()
+@click.version_option(package_name="samewise")
+def main() -> None:
+    """A caching deterministic inference proxy for OpenAI-compatible servers."""
+
+
+for command in commands:
+    main.add_command(command)
+
+
+@main.command()
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="Settings file (default: samewise.toml where there is one)."
+)
+@click.option("--upstream", "upstreams", multiple=True, metavar="URL", help="Base URL of a backend, with its /v1.")
+@click.option("--host", help="Address of the data port.")
+@click.option("--port", type=int, help="Data port.")
+@click.option("--admin-host", help="Address of the admin port.")
+@click.option("--admin-port", type=int, help="Admin port.")
+@click.option("--store", metavar="URL", help="memory://, sqlite:///PATH, redis://HOST:PORT, ...")
+@click.option("--workers", type=int, help="Processes that share the ports.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines are written.")
+def serve(config: Path | None, upstreams: tuple[str, ...], **flags: Any) -> None:
+    """Answer requests until SIGTERM or Ctrl-C."""
+    from samewise.settings import SettingsError, load
+
+    names = {
+        "host": "server.host",
+        "port": "server.port",
+        "admin_host": "admin.host",
+        "admin_port": "admin.port",
+        "store": "store.url",
+        "workers": "server.workers",
+        "log_format": "telemetry.log_format",
+    }
+    given: dict[str, Any] = {names[name]: value for name, value in flags.items()}
+    if upstreams:
+        given["upstreams"] = [{"url": url} for url in upstreams]
+    try:
+        settings = load(config, given)
+        sys.exit(run(settings))
+    except SettingsError as error:
+        click.echo(f"samewise: {error}", err=True)
+        sys.exit(_USAGE)
+
+
+def run(settings: Settings) -> int:
+    """Serve in this process until a signal; the exit code. Raises SettingsError."""
+    import uvloop
+
+    from samewise.telemetry import log
+
+    stop_log = log.start(settings.telemetry.log_format, settings.telemetry.log_level)
+    try:
+        return uvloop.run(_serve(settings))
+    finally:
+        stop_log()
+
+
+async def _serve(settings: Settings) -> int:
+    stop = asyncio.Event()
+    hurry = asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    async with running(settings) as service:
+        click.echo(f"samewise: ready on {service.url} (admin {service.admin_url})")
+        sys.stdout.flush()
+        await stop.wait()
+        await service.drain(settings.server.drain, hurry)
+    return 0
+
+
+class Service:
+    """What runs: the addresses it is at, and how it ends."""
+
+    def __init__(self, *, url: str, admin_url: str, drain: Callable[[float, asyncio.Event], Awaitable[None]]) -> None:
+        self.url = url
+        self.admin_url = admin_url
+        self.drain = drain
+
+
+@contextlib.asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Service]:
+    """Everything, connected and listening. Raises SettingsError where a setting can't be used here."""
+    from aiohttp import web
+
+    from samewise.http import server
+    from samewise.settings import flat
+    from samewise.telemetry import build, sources
+    from samewise.telemetry.log import Log
+
+    clock = SystemClock()
+    log = Log(logging.getLogger("samewise"))
+    log.info("settings", **flat(settings))
+    data_socket = _bind(settings.server.host, settings.server.port, "[server] port", shared=settings.server.workers > 1)
+    admin_socket = _bind(settings.admin.host, settings.admin.port, "[admin] port", shared=False)
+    telemetry = build(
+        clock=clock,
+        version=version("samewise"),
+        otlp_endpoint=settings.telemetry.otlp_endpoint,
+        sources=[sources.stores(lambda: stores.store.status()), sources.upstreams(lambda: engine.members())],
+        log=log,
+    )
+    stores = await _open_stores(settings, clock, telemetry)
+    engine = _open_engine(settings, clock, lambda member: house.control.members_changed())
+    house = _build(settings, clock=clock, stores=stores, engine=engine, telemetry=telemetry)
+
+    protocols = server.make_server(house.data.handle)
+    runner = web.AppRunner(house.admin.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(functools.partial(telemetry.close, min(5.0, settings.server.drain)))
+        stack.push_async_callback(stores.close)
+        stack.push_async_callback(engine.close)
+        await engine.start()
+        await house.control.start({name: profile.values for name, profile in settings.sampling.profiles.items()})
+        stack.push_async_callback(house.control.close)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.SockSite(runner, admin_socket).start()
+        listener = await server.listen(protocols, data_socket)
+
+        async def drain(grace: float, hurry: asyncio.Event) -> None:
+            """Refuse what is new, let what runs end, within `grace` seconds or until `hurry`."""
+            house.health.draining = True
+            listener.close()
+            ending = asyncio.create_task(_end(protocols, house.flights, grace))
+            hurrying = asyncio.create_task(hurry.wait())
+            await asyncio.wait({ending, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (ending, hurrying):
+                task.cancel()
+            await protocols.shutdown(0)
+
+        yield Service(url=server.url_of(data_socket), admin_url=server.url_of(admin_socket), drain=drain)
+
+
+async def _open_stores(settings: Settings, clock: SystemClock, telemetry: Telemetry) -> Stores:
+    from samewise.settings import SettingsError
+    from samewise.store.factory import open_store
+
+    store = settings.store
+    try:
+        return await open_store(
+            store.url,
+            memory_bytes=store.memory,
+            disk_bytes=store.disk,
+            max_entry=store.max_entry,
+            timeout=store.timeout,
+            secrets=tuple(filter(None, (store.secret, *store.old_secrets))),
+            namespace=store.namespace,
+            clock=clock,
+            on_notice=telemetry.notice,
+        )
+    except ValueError as error:
+        raise SettingsError("[store] url", str(error)) from None
+
+
+def _open_engine(settings: Settings, clock: SystemClock, on_change: Callable[[Member], None]) -> Pool:
+    from samewise.settings import SettingsError
+    from samewise.upstream.factory import open_upstreams
+    from samewise.upstream.options import Timeouts, UpstreamOptions
+
+    options = [
+        UpstreamOptions(
+            url=upstream.url,
+            api_key=upstream.api_key,
+            environment=upstream.environment,
+            probe=settings.environments.probe,
+        )
+        for upstream in settings.upstreams
+    ]
+    limits = settings.timeouts
+    timeouts = Timeouts(connect=limits.connect, first_byte=limits.first_byte, idle=limits.idle, total=limits.total)
+    try:
+        return open_upstreams(options, timeouts, settings.environments.poll, clock, on_change)
+    except ValueError as error:
+        raise SettingsError("[[upstreams]] url", str(error)) from None
+
+
+class House(NamedTuple):
+    """The rooms that the doors and the end of the program need."""
+
+    control: Control
+    flights: Flights
+    health: Health
+    data: DataPort
+    admin: AdminPort
+
+
+def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Pool, telemetry: Telemetry) -> House:
+    from samewise.core.families.registry import BY_NAME, BY_PATH
+    from samewise.core.tenants import Key
+    from samewise.http.admin import AdminPort
+    from samewise.http.auth import Gate
+    from samewise.http.data import DataPort
+    from samewise.http.guard import Guard
+    from samewise.http.health import Health
+    from samewise.pipeline.answer import Answerer
+    from samewise.pipeline.control import Control
+    from samewise.pipeline.fetch import Fetcher, Limits
+    from samewise.pipeline.flight import Flights
+    from samewise.pipeline.operations import Operations
+    from samewise.pipeline.profiles import Profiles
+    from samewise.pipeline.resolve import Resolver
+    from samewise.pipeline.rollout import Rollout
+    from samewise.settings import masked
+
+    store, mode = stores.store, settings.cache.mode
+    flights = Flights(settings.store.max_entry)
+    control = Control(
+        journal=stores.journal,
+        store=store,
+        flights=flights,
+        profiles=Profiles({name: profile.match for name, profile in settings.sampling.profiles.items()}),
+        rollout=Rollout(engine.members, settings.environments.rollout),
+        observer=telemetry,
+        clock=clock,
+        unseeded=settings.cache.unseeded,
+        assume_defaults=settings.cache.unknown_defaults == "assume",
+    )
+    limits = Limits(
+        ttl=settings.store.ttl, max_ttl=settings.store.max_ttl, max_entry=settings.store.max_entry, mode=mode
+    )
+    fetcher = Fetcher(engine=engine, store=store, clock=clock, limits=limits, ended=control.ended)
+    resolver = Resolver(store=store, fetcher=fetcher, flights=flights, control=control, clock=clock, mode=mode)
+    answerer = Answerer(control=control, resolver=resolver, clock=clock)
+    health = Health(store=store, engine=engine)
+    data = DataPort(
+        families=BY_PATH,
+        answerer=answerer,
+        engine=engine,
+        gate=Gate(
+            [Key(tenant=key.tenant, sha256=key.sha256, models=key.models) for key in settings.auth.keys],
+            settings.auth.forward,
+            replaced=all(upstream.api_key for upstream in settings.upstreams),
+        ),
+        health=health,
+        observer=telemetry,
+        clock=clock,
+        request_ids=_request_ids(),
+        max_body=settings.server.max_body,
+    )
+    admin = AdminPort(
+        operations=Operations(control=control, store=store, engine=engine, clock=clock),
+        answerer=answerer,
+        families=BY_NAME.get,
+        sight=telemetry,
+        health=health,
+        guard=Guard(settings.admin.token),
+        config=masked(settings),
+    )
+    return House(control, flights, health, data, admin)
+
+
+async def _end(protocols: web.Server, flights: Flights, grace: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace):
+            protocols.pre_shutdown()
+            await protocols.shutdown(grace)
+            await flights.drain()
+
+
+def _bind(host: str, port: int, setting: str, *, shared: bool) -> socket.socket:
+    from samewise.http import server
+    from samewise.settings import SettingsError
+
+    try:
+        return server.bind(host, port, shared=shared)
+    except OSError as error:
+        problem = f"{host}:{port} can't be bound ({error.strerror or error}); choose another"
+        raise SettingsError(setting, problem) from None
+
+
+def _request_ids() -> Callable[[], str]:
+    """Ids that no other process or request has."""
+    prefix = secrets.token_hex(8)
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}-{next(numbers):x}"
+
+
+if __name__ == "__main__":
+    main()
