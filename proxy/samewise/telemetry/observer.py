@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from samewise.ports import Clock, Notice, Record, Trace
@@ -106,10 +107,16 @@ class Telemetry:
         """All metrics of this process."""
         return self.tallies.snapshot()
 
-    def metrics(self, accept: str | None = None) -> tuple[str, bytes]:
-        """Content type and text for Prometheus."""
+    def prometheus(self, accept: str | None = None) -> tuple[bytes, str]:
+        """The exposition and its content type; OpenMetrics with exemplars for those whose Accept asks for it."""
         content_type = prometheus.negotiate(accept)
-        return content_type, prometheus.exposition(self.snapshot(), content_type)
+        return prometheus.exposition(self.snapshot(), content_type), content_type
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """What happens from now on, as JSON values."""
+        async with contextlib.aclosing(self.recent.subscribe()) as happening:
+            async for happened in happening:
+                yield happened.plain()
 
     def status(self) -> dict[str, Any]:
         """Totals since the start and rates of the last minute, as JSON values."""

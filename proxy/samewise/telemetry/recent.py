@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -65,7 +65,7 @@ class Recent:
         """Newest first."""
         return list(reversed(self._notices))[:limit]
 
-    async def subscribe(self) -> AsyncIterator[Happened]:
+    async def subscribe(self) -> AsyncGenerator[Happened, None]:
         """What happens from now on, until the caller stops. Raises RuntimeError where too many listen already."""
         if len(self._listeners) >= self._limit:
             raise RuntimeError(f"at most {self._limit} may listen at once")

@@ -1,0 +1,77 @@
+"""`environments` and `upstreams`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from samewise.cli import show
+from samewise.cli.client import Admin
+from samewise.cli.options import admin, as_json
+
+
+@click.group()
+def environments() -> None:
+    """What each upstream is, and which environment is active."""
+
+
+@environments.command("list")
+@as_json
+@admin
+def list_environments(proxy: Admin, *, as_json: bool) -> None:
+    """All environments, with how each is known and who has it."""
+    told = proxy.get("environments")
+    if as_json:
+        show.as_json(told)
+        return
+    rows = [
+        (row.get("id"), row.get("active"), row.get("origin"), row.get("engine"), row.get("model"), _upstreams(row))
+        for row in show.items(told)
+    ]
+    columns = ("environment", "active", "known by", "engine", "model", "upstreams")
+    show.table(columns, rows, empty="no upstream has said what it is yet")
+
+
+@environments.command()
+@click.argument("identity", metavar="ID")
+@click.option("--model", default="", help="For this model alone.")
+@click.option("--reason", default="", help="Why; it is kept in the journal.")
+@as_json
+@admin
+def activate(proxy: Admin, *, identity: str, model: str, reason: str, as_json: bool) -> None:
+    """Answer from this environment from now on."""
+    told = proxy.post("environments", identity, "activate", body={"model": model, "reason": reason})
+    show.as_json(told) if as_json else click.echo(f"{identity} is active")
+
+
+@click.group()
+def upstreams() -> None:
+    """The backends behind the proxy."""
+
+
+@upstreams.command("list")
+@as_json
+@admin
+def list_upstreams(proxy: Admin, *, as_json: bool) -> None:
+    """All upstreams as they were last seen."""
+    told = proxy.get("upstreams")
+    if as_json:
+        show.as_json(told)
+        return
+    rows = [
+        (row.get("url"), _state(row), row.get("running"), row.get("environment"), ", ".join(row.get("models") or ()))
+        for row in show.items(told)
+    ]
+    show.table(("upstream", "state", "running", "environment", "models"), rows, empty="there are no upstreams")
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row.get("healthy"):
+        return "draining" if row.get("draining") else "healthy"
+    return f"down: {row['error']}" if row.get("error") else "down"
+
+
+def _upstreams(row: dict[str, Any]) -> str:
+    found = row.get("upstreams") or ()
+    return ", ".join(str(item.get("url")) if isinstance(item, dict) else str(item) for item in found)
