@@ -1,0 +1,179 @@
+"""Entries in a Redis: one SET an entry, always with a time to live, refused where a fence is higher.
+
+Keys are `samewise:NAMESPACE:e:{KEY}` (entries) and `samewise:NAMESPACE:f:{KEY}` (fences); the braces
+keep both in one slot of a Cluster. Commands that an ACL user needs: GET SET UNLINK PING SCAN EVAL
+EVALSHA, and RPUSH LRANGE LLEN DEL HGET HSET HDEL HMGET ZADD ZCARD ZPOPMIN ZREVRANGE INCR for
+journal and records, on `~samewise:NAMESPACE:*`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+
+from samewise.core.entry import Entry, EntryRefused
+from samewise.ports import Clock, Found, StoreStatus, StoreUnavailable
+from samewise.store.behind import WriteBehind
+from samewise.store.codec import Codec
+from samewise.store.events import OnNotice
+from samewise.store.fences import Fences
+from samewise.store.memory import fits
+from samewise.store.redis_link import RedisLink
+from samewise.store.redis_script import Script
+
+FENCE_TTL = 2 * 86_400
+"""Seconds that a fence holds: longer than any request may run."""
+_LONGEST = 10 * 366 * 86_400
+_OFF_LOOP = 256 << 10
+_BATCH = 64
+
+_PUT = Script("""
+local fence = redis.call('GET', KEYS[2])
+if fence and tonumber(fence) > tonumber(ARGV[3]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+""")
+_DISCARD = Script("""
+local gone = redis.call('UNLINK', KEYS[1])
+local fence = redis.call('GET', KEYS[2])
+if not fence or tonumber(fence) < tonumber(ARGV[1]) then
+  redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
+end
+return gone
+""")
+
+
+class RedisStore:
+    """A Store on one Redis. `put` returns once the entry is queued; `get` sees what is queued."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        *,
+        codec: Codec,
+        namespace: str,
+        clock: Clock,
+        on_notice: OnNotice,
+        max_entry: int = 8 << 20,
+        queue: int = 4096,
+    ) -> None:
+        self._link = link
+        self._codec = codec
+        self._prefix = prefix(namespace)
+        self._clock = clock
+        self._on_notice = on_notice
+        self._max_entry = max_entry
+        self._fences = Fences()
+        self._behind = WriteBehind(self._write, entries=queue)
+
+    async def get(self, key: str) -> Found | None:
+        entry = self._behind.peek(key)
+        if entry is None:
+            data = await self._read(key)
+            entry = None if data is None else await self._decode(key, data)
+        if entry is None or not entry.fresh(self._clock.now()):
+            return None
+        return Found(entry, "store")
+
+    async def put(self, entry: Entry) -> bool:
+        if not fits(entry, self._max_entry) or not entry.fresh(self._clock.now()):
+            return False
+        if not self._fences.admits(entry.key, entry.began):
+            return False
+        if not self._link.available:
+            self._count("circuit-open", "put")
+            return False
+        if not self._behind.offer(entry):
+            self._count("queue-full", "put")
+            return False
+        return True
+
+    async def discard(self, key: str, fence: int) -> bool:
+        self._fences.raise_to(key, fence)
+        waited = self._behind.withdraw(key)
+        names = (self._name("e", key), self._name("f", key))
+        gone = await _DISCARD.run(self._link, names, (fence, FENCE_TTL * 1000), operation="discard")
+        return bool(gone) or waited
+
+    async def scan(self) -> AsyncIterator[Entry]:
+        now = self._clock.now()
+        names: list[str] = []
+        seen: set[str] = set()
+        async for name in self._link.keys(f"{self._prefix}:e:*"):
+            if name not in seen:
+                seen.add(name)
+                names.append(name)
+            if len(names) >= _BATCH:
+                for entry in await self._all(names):
+                    if entry.fresh(now):
+                        yield entry
+                names.clear()
+        for entry in await self._all(names):
+            if entry.fresh(now):
+                yield entry
+
+    def status(self) -> Sequence[StoreStatus]:
+        return (StoreStatus(name="redis", available=self._link.available, detail=self._link.error),)
+
+    async def flush(self) -> None:
+        await self._behind.flush()
+
+    async def close(self) -> None:
+        """Write what waits, for as long as the server answers; then close the connections."""
+        await self._behind.flush()
+        await self._link.close()
+
+    async def _read(self, key: str) -> bytes | None:
+        try:
+            data = await self._link.call("GET", self._name("e", key), operation="get")
+        except StoreUnavailable as error:
+            if error.kind == "wrongtype":
+                return None
+            raise
+        return data if isinstance(data, bytes) else None
+
+    async def _decode(self, key: str, data: bytes) -> Entry | None:
+        try:
+            if len(data) > _OFF_LOOP:
+                return await asyncio.to_thread(self._codec.decode, key, data)
+            return self._codec.decode(key, data)
+        except EntryRefused as refused:
+            self._count(refused.kind, "get")
+            return None
+
+    async def _all(self, names: Sequence[str]) -> list[Entry]:
+        keys = [name.rpartition(":")[2].strip("{}") for name in names]
+        values = await asyncio.gather(*(self._read(key) for key in keys))
+        decoded = [await self._decode(key, data) for key, data in zip(keys, values, strict=True) if data is not None]
+        return [entry for entry in decoded if entry is not None]
+
+    async def _write(self, entry: Entry) -> bool:
+        left = min(entry.created + entry.ttl - self._clock.now(), entry.ttl, _LONGEST)
+        if left <= 0 or not self._fences.admits(entry.key, entry.began):
+            return False
+        if len(entry.request) + entry.answer.size() > _OFF_LOOP:
+            data = await asyncio.to_thread(self._codec.encode, entry)
+        else:
+            data = self._codec.encode(entry)
+        names = (self._name("e", entry.key), self._name("f", entry.key))
+        values = (data, max(1, int(left * 1000)), entry.began)
+        try:
+            return bool(await _PUT.run(self._link, names, values, operation="put"))
+        except StoreUnavailable as error:
+            if error.kind == "circuit-open":
+                self._count(error.kind, "put")
+            raise
+
+    def _name(self, kind: str, key: str) -> str:
+        return f"{self._prefix}:{kind}:{{{key}}}"
+
+    def _count(self, error: str, operation: str) -> None:
+        self._on_notice("store-error", {"tier": "store", "error": error, "operation": operation})
+
+
+def prefix(namespace: str) -> str:
+    """Raises ValueError for a namespace that would mean something to SCAN or to a Cluster."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", namespace) is None:
+        raise ValueError(f"namespace {namespace!r} must be 1 to 64 letters, digits, dots, dashes or underscores")
+    return f"samewise:{namespace}"

@@ -1,0 +1,161 @@
+"""Control events and records that all proxies on one Redis share.
+
+The journal is one list, only ever appended to: an event's number is its place in it, which makes
+`RPUSH` the whole of an atomic append. A server that lost it (restarted empty, failed over to an
+older replica, evicted it) gets it back from the proxies that still know it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from samewise.ports import ControlEvent, StoreUnavailable
+from samewise.store.codec import Codec
+from samewise.store.memory_journal import Wake
+from samewise.store.redis import prefix
+from samewise.store.redis_link import RedisLink
+from samewise.store.redis_script import Script
+
+POLL = 0.25
+"""Seconds between two looks at a journal that others may have written to."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ControlEvent)
+
+_APPEND = Script("""
+if redis.call('LLEN', KEYS[1]) < tonumber(ARGV[2]) then return -1 end
+return redis.call('RPUSH', KEYS[1], ARGV[1])
+""")
+_RESTORE = Script("""
+local there = redis.call('LRANGE', KEYS[1], 0, -1)
+if #there >= #ARGV then return 0 end
+local prefix = true
+for i = 1, #there do if there[i] ~= ARGV[i] then prefix = false end end
+if prefix then
+  for i = #there + 1, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[i]) end
+else
+  redis.call('DEL', KEYS[1])
+  for i = 1, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[i]) end
+  for i = 1, #there do redis.call('RPUSH', KEYS[1], there[i]) end
+end
+return 1
+""")
+_ADD = Script("""
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('ZADD', KEYS[2], redis.call('INCR', KEYS[3]), ARGV[1])
+local over = redis.call('ZCARD', KEYS[2]) - tonumber(ARGV[3])
+if over > 0 then
+  local old = redis.call('ZPOPMIN', KEYS[2], over)
+  for i = 1, #old, 2 do redis.call('HDEL', KEYS[1], old[i]) end
+end
+return 1
+""")
+
+
+class RedisJournal:
+    """A Journal. It remembers the raw events that it saw, so that it can restore them."""
+
+    def __init__(self, link: RedisLink, *, namespace: str) -> None:
+        self._link = link
+        self._name = f"{prefix(namespace)}:journal"
+        self._known: list[bytes] = []
+        self._wake = Wake()
+        self._watch: asyncio.Task[None] | None = None
+        self._seen = 0
+
+    async def append(self, event: ControlEvent) -> ControlEvent:
+        data = _encoder.encode(msgspec.structs.replace(event, number=0))
+        number = await _APPEND.run(self._link, (self._name,), (data, len(self._known)), operation="journal")
+        if number < 0:
+            await self._restore()
+            number = await _APPEND.run(self._link, (self._name,), (data, 0), operation="journal")
+        self._wake.wake()
+        return msgspec.structs.replace(event, number=number)
+
+    async def since(self, number: int) -> Sequence[ControlEvent]:
+        start = min(max(0, number), len(self._known))
+        values = await self._link.call("LRANGE", self._name, start, -1, operation="journal")
+        if start + len(values) < len(self._known):
+            await self._restore()
+            values = await self._link.call("LRANGE", self._name, start, -1, operation="journal")
+        if start + len(values) > len(self._known):
+            self._known[start:] = values
+        events = (_decoder.decode(value) for value in values)
+        numbered = [msgspec.structs.replace(event, number=start + at) for at, event in enumerate(events, 1)]
+        return [event for event in numbered if event.number > number]
+
+    async def changes(self) -> AsyncIterator[None]:
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._poll())
+        async for _ in self._wake.listen():
+            yield
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._wake.close()
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL)
+            try:
+                length = await self._link.call("LLEN", self._name, operation="journal")
+                if length < len(self._known):
+                    await self._restore()
+                    length = -1
+            except StoreUnavailable:
+                continue
+            if length != self._seen:
+                self._seen = length
+                self._wake.wake()
+
+    async def _restore(self) -> None:
+        await _RESTORE.run(self._link, (self._name,), self._known, operation="journal")
+
+
+class RedisRecords:
+    """Records: a hash of values and an order for each kind. Bounded by `keep`; sealed where a secret is set."""
+
+    def __init__(self, link: RedisLink, *, namespace: str, codec: Codec) -> None:
+        self._link = link
+        self._prefix = f"{prefix(namespace)}:r"
+        self._codec = codec
+
+    async def add(self, kind: str, identity: str, value: bytes, *, keep: int) -> None:
+        sealed = self._codec.seal(value, _context(kind, identity))
+        names = [self._name(kind, part) for part in ("v", "o", "n")]
+        await _ADD.run(self._link, names, (identity, sealed, keep), operation="record")
+
+    async def get(self, kind: str, identity: str) -> bytes | None:
+        value = await self._link.call("HGET", self._name(kind, "v"), identity, operation="record")
+        return self._open(kind, identity, value)
+
+    async def latest(self, kind: str, limit: int) -> Sequence[tuple[str, bytes]]:
+        if limit <= 0:
+            return []
+        order = await self._link.call("ZREVRANGE", self._name(kind, "o"), 0, limit - 1, operation="record")
+        if not order:
+            return []
+        values = await self._link.call("HMGET", self._name(kind, "v"), *order, operation="record")
+        found = []
+        for raw, value in zip(order, values, strict=True):
+            opened = self._open(kind, raw.decode(), value)
+            if opened is not None:
+                found.append((raw.decode(), opened))
+        return found
+
+    def _open(self, kind: str, identity: str, value: bytes | None) -> bytes | None:
+        try:
+            return None if value is None else self._codec.open(value, _context(kind, identity))
+        except ValueError:
+            return None
+
+    def _name(self, kind: str, part: str) -> str:
+        return f"{self._prefix}:{{{kind}}}:{part}"
+
+
+def _context(kind: str, identity: str) -> bytes:
+    return f"record {kind} {identity}".encode()

@@ -1,0 +1,227 @@
+"""Entries in one SQLite file, which several processes may share: durable, bounded, least recently used goes first.
+
+A put waits in memory for the writing thread's next batch; a get asks the reading thread. A crash
+loses at most what waited; nothing is ever half there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from samewise.core.entry import Entry, EntryRefused
+from samewise.ports import Clock, Found, StoreStatus, StoreUnavailable
+from samewise.store import sqlite_rows as rows
+from samewise.store.breaker import Breaker
+from samewise.store.codec import Codec
+from samewise.store.events import OnNotice
+from samewise.store.fences import Fences
+from samewise.store.memory import cost_of, fits
+from samewise.store.sqlite_threads import Job, SqliteThread
+
+PATIENCE = 10.0
+"""Seconds that a discard, an event or a record may wait for the writing thread."""
+_FLUSH = 60.0
+_BUSY = 2.0
+_CHUNK = 500
+_PAGE = 64
+_TOUCHES = 10_000
+_TOUCH_EVERY = 5.0
+
+
+class SqliteStore:
+    """A Store in a file. Must be made inside a running event loop; `reader` and `writer` may be shared."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        codec: Codec,
+        clock: Clock,
+        on_notice: OnNotice,
+        timeout: float = 0.1,
+        max_entry: int = 8 << 20,
+        max_entries: int = 10_000_000,
+        max_bytes: int = 8 << 30,
+        queue: int = 4096,
+        queue_bytes: int = 64 << 20,
+    ) -> None:
+        self._codec = codec
+        self._clock = clock
+        self._on_notice = on_notice
+        self._timeout = timeout
+        self._max_entry = max_entry
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._queue = queue
+        self._queue_bytes = queue_bytes
+        self._pending: dict[str, Entry] = {}
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._fences = Fences()
+        self._breaker = Breaker(clock)
+        self._error = ""
+        self._totals: tuple[int, int] | None = None
+        self._touched: set[int] = set()
+        self._touch_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        common: dict[str, Any] = {"loop": self._loop, "on_aside": self._aside, "on_error": self._failed}
+        self.writer = SqliteThread(path, writes=True, busy=_BUSY, tick=self._reclaim, **common)
+        self.reader = SqliteThread(path, writes=False, busy=min(timeout, 0.1), **common)
+
+    async def ready(self, timeout: float = 2.0) -> bool:
+        """True where the file is open and answers; False where it does not yet, which mends itself."""
+        try:
+            await self.writer.ask(rows.totals, timeout=timeout)
+        except StoreUnavailable as error:
+            self._error = error.kind
+            return False
+        return True
+
+    async def get(self, key: str) -> Found | None:
+        entry = self._pending.get(key)
+        if entry is None:
+            entry = await self._read(key)
+        if entry is None or not entry.fresh(self._clock.now()):
+            return None
+        return Found(entry, "store")
+
+    async def put(self, entry: Entry) -> bool:
+        if not fits(entry, self._max_entry) or not entry.fresh(self._clock.now()):
+            return False
+        if not self._fences.admits(entry.key, entry.began):
+            return False
+        cost = cost_of(entry)
+        if self._waiting >= self._queue or self._waiting_bytes + cost > self._queue_bytes:
+            self._count("queue-full", "put")
+            return False
+        self._pending[entry.key] = entry
+        self._waiting += 1
+        self._waiting_bytes += cost
+        future = self._loop.create_future()
+        future.add_done_callback(lambda done: self._written(entry, cost, done))
+        self.writer.submit(Job(lambda connection: self._write(connection, entry), future, cost))
+        return True
+
+    async def discard(self, key: str, fence: int) -> bool:
+        self._fences.raise_to(key, fence)
+        waited = self._pending.pop(key, None) is not None
+        now = self._clock.now()
+        gone = await self.writer.ask(lambda connection: rows.discard(connection, key, fence, now), timeout=PATIENCE)
+        return bool(gone) or waited
+
+    async def scan(self) -> AsyncIterator[Entry]:
+        await self.flush()
+        after = 0
+        while batch := await self.reader.ask(_pages(after), timeout=PATIENCE):
+            for number, key, value in batch:
+                after = number
+                entry = self._decode(key, value)
+                if entry is not None and entry.fresh(self._clock.now()):
+                    yield entry
+
+    def status(self) -> Sequence[StoreStatus]:
+        entries, size = self._totals or (None, None)
+        up = self._breaker.closed and not self._error
+        return (StoreStatus(name="sqlite", available=up, detail=self._error, entries=entries, bytes=size),)
+
+    async def flush(self) -> None:
+        if self._waiting:
+            await self.writer.ask(lambda connection: None, timeout=_FLUSH)
+
+    async def close(self) -> None:
+        await self.writer.close()
+        await self.reader.close()
+
+    async def _read(self, key: str) -> Entry | None:
+        if not self._breaker.closed and not self._breaker.due():
+            raise StoreUnavailable("circuit-open", f"the store's file is not asked: {self._error}")
+        try:
+            found: Entry | EntryRefused | None = await self.reader.ask(self._reading(key), timeout=self._timeout)
+        except StoreUnavailable as error:
+            self._error = error.kind
+            if error.kind == "timeout":
+                self._count("timeout", "get")
+            if self._breaker.failure():
+                self._on_notice("store-state", {"tier": "store", "state": "down", "error": error.kind})
+            raise
+        if not self._breaker.closed:
+            self._on_notice("store-state", {"tier": "store", "state": "up", "error": ""})
+        self._breaker.success()
+        if isinstance(found, EntryRefused):
+            self._count(found.kind, "get")
+            return None
+        return found
+
+    def _reading(self, key: str) -> Callable[[sqlite3.Connection], Entry | EntryRefused | None]:
+        def read(connection: sqlite3.Connection) -> Entry | EntryRefused | None:
+            row = rows.get(connection, key)
+            if row is None:
+                return None
+            if len(self._touched) < _TOUCHES:
+                self._touched.add(row[0])
+            try:
+                return self._codec.decode(key, row[1])
+            except EntryRefused as refused:
+                return refused
+
+        return read
+
+    def _decode(self, key: str, value: bytes) -> Entry | None:
+        try:
+            return self._codec.decode(key, value)
+        except EntryRefused as refused:
+            self._count(refused.kind, "scan")
+            return None
+
+    def _write(self, connection: sqlite3.Connection, entry: Entry) -> bool:
+        value = self._codec.encode(entry)
+        expires, now = entry.created + entry.ttl, self._clock.now()
+        return rows.put(connection, entry.key, value, expires=expires, began=entry.began, now=now)
+
+    def _written(self, entry: Entry, cost: int, done: asyncio.Future[bool]) -> None:
+        self._waiting -= 1
+        self._waiting_bytes -= cost
+        if self._pending.get(entry.key) is entry:
+            del self._pending[entry.key]
+        if done.exception() is None:
+            self._error = ""
+        else:
+            error = done.exception()
+            self._count(error.kind if isinstance(error, StoreUnavailable) else "error", "put")
+
+    def _reclaim(self, connection: sqlite3.Connection) -> None:
+        """Once a second, in the writing thread: expired entries, those beyond the bounds, and what was used."""
+        now = self._clock.now()
+        rows.expire(connection, now, _CHUNK)
+        gone = rows.evict(connection, max_entries=self._max_entries, max_bytes=self._max_bytes, limit=_CHUNK)
+        if time.monotonic() - self._touch_at >= _TOUCH_EVERY and self._touched:
+            self._touch_at = time.monotonic()
+            touched, self._touched = self._touched, set()
+            rows.touch(connection, list(touched), now)
+        self._loop.call_soon_threadsafe(self._reclaimed, rows.totals(connection), gone)
+
+    def _reclaimed(self, totals: tuple[int, int], evicted: int) -> None:
+        self._totals = totals
+        for _ in range(evicted):
+            self._on_notice("store-eviction", {"tier": "store"})
+
+    def _aside(self, name: Path | None, word: str) -> None:
+        self._count(word, "open")
+        if name is not None:
+            self._on_notice("store-aside", {"tier": "store", "path": str(name), "error": word})
+
+    def _failed(self, kind: str) -> None:
+        self._error = kind
+        self._count(kind, "file")
+
+    def _count(self, error: str, operation: str) -> None:
+        self._on_notice("store-error", {"tier": "store", "error": error, "operation": operation})
+
+
+def _pages(after: int) -> Callable[[sqlite3.Connection], Sequence[tuple[int, str, bytes]]]:
+    return lambda connection: rows.page(connection, after, _PAGE)

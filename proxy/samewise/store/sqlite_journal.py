@@ -1,0 +1,134 @@
+"""Control events and records in the SQLite file, seen by every process that shares it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from samewise.ports import ControlEvent, StoreUnavailable
+from samewise.store.codec import Codec
+from samewise.store.memory_journal import Wake
+from samewise.store.sqlite import PATIENCE
+from samewise.store.sqlite_threads import SqliteThread
+
+POLL = 0.25
+"""Seconds between two looks for events of other processes."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ControlEvent)
+
+
+class SqliteJournal:
+    """A Journal; an event that `append` returned is on the disk."""
+
+    def __init__(self, writer: SqliteThread, reader: SqliteThread) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._wake = Wake()
+        self._watch: asyncio.Task[None] | None = None
+        self._seen = 0
+
+    async def append(self, event: ControlEvent) -> ControlEvent:
+        data = _encoder.encode(msgspec.structs.replace(event, number=0))
+
+        def insert(connection: sqlite3.Connection) -> int | None:
+            return connection.execute("INSERT INTO journal(event) VALUES (?)", (data,)).lastrowid
+
+        number = await self._writer.ask(insert, timeout=PATIENCE, durable=True)
+        self._wake.wake()
+        return msgspec.structs.replace(event, number=number)
+
+    async def since(self, number: int) -> Sequence[ControlEvent]:
+        def select(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
+            return connection.execute(
+                "SELECT number, event FROM journal WHERE number > ? ORDER BY number", (number,)
+            ).fetchall()
+
+        found = await self._reader.ask(select, timeout=PATIENCE)
+        return [msgspec.structs.replace(_decoder.decode(data), number=at) for at, data in found]
+
+    async def changes(self) -> AsyncIterator[None]:
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._poll())
+        async for _ in self._wake.listen():
+            yield
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._wake.close()
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL)
+            try:
+                last = await self._reader.ask(_last, timeout=PATIENCE)
+            except StoreUnavailable:
+                continue
+            if last != self._seen:
+                self._seen = last
+                self._wake.wake()
+
+
+class SqliteRecords:
+    """Records, bounded by `keep`; sealed where a secret is set."""
+
+    def __init__(self, writer: SqliteThread, reader: SqliteThread, codec: Codec) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._codec = codec
+
+    async def add(self, kind: str, identity: str, value: bytes, *, keep: int) -> None:
+        sealed = self._codec.seal(value, _context(kind, identity))
+
+        def insert(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR REPLACE INTO records(kind, identity, value) VALUES (?, ?, ?)", (kind, identity, sealed)
+            )
+            connection.execute(
+                "DELETE FROM records WHERE kind = ?1 AND number <= (SELECT number FROM records WHERE kind = ?1"
+                " ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (kind, keep),
+            )
+
+        await self._writer.ask(insert, timeout=PATIENCE)
+
+    async def get(self, kind: str, identity: str) -> bytes | None:
+        def select(connection: sqlite3.Connection) -> tuple[bytes] | None:
+            row: tuple[bytes] | None = connection.execute(
+                "SELECT value FROM records WHERE kind = ? AND identity = ?", (kind, identity)
+            ).fetchone()
+            return row
+
+        row = await self._reader.ask(select, timeout=PATIENCE)
+        return None if row is None else self._open(kind, identity, row[0])
+
+    async def latest(self, kind: str, limit: int) -> Sequence[tuple[str, bytes]]:
+        def select(connection: sqlite3.Connection) -> list[tuple[str, bytes]]:
+            return connection.execute(
+                "SELECT identity, value FROM records WHERE kind = ? ORDER BY number DESC LIMIT ?", (kind, max(0, limit))
+            ).fetchall()
+
+        opened = [
+            (identity, self._open(kind, identity, value))
+            for identity, value in await self._reader.ask(select, timeout=PATIENCE)
+        ]
+        return [(identity, value) for identity, value in opened if value is not None]
+
+    def _open(self, kind: str, identity: str, value: bytes) -> bytes | None:
+        try:
+            return self._codec.open(value, _context(kind, identity))
+        except ValueError:
+            return None
+
+
+def _last(connection: sqlite3.Connection) -> int:
+    row: tuple[int | None] = connection.execute("SELECT max(number) FROM journal").fetchone()
+    return row[0] or 0
+
+
+def _context(kind: str, identity: str) -> bytes:
+    return f"record {kind} {identity}".encode()
