@@ -70,7 +70,12 @@ token = st.sampled_from(
     [b"data", b"data:", b"data: ", b"event:", b"event: ping", b"id: 1", b"retry: 5", b":", b": ping", b"x", b"{}", b" ",
      b"\n", b"\n\n", b"\r", b"\r\n", b"\r\n\r\n", b"\xef\xbb\xbf", "é😀".encode(), b"\xff", b"[DONE]", b"\0"]
 )  # fmt: skip
-streams = st.lists(token | st.binary(max_size=4), max_size=40).map(b"".join)
+line = st.sampled_from([b"data: 1", b"data:2", b"data", b"event: a", b": c", b"id: 1", b"", b"data: \xc3\xa9"])
+ends = st.sampled_from([b"\n", b"\r", b"\r\n"])
+streams = st.one_of(
+    st.lists(token | st.binary(max_size=4), max_size=40).map(b"".join),
+    st.lists(st.tuples(line, ends).map(b"".join), max_size=12).map(b"".join),
+)
 
 
 @given(streams, st.lists(st.integers(0, 200), max_size=12))
@@ -84,6 +89,9 @@ def test_any_split_gives_the_events_of_the_standard(data: bytes, cuts: list[int]
 
 
 @given(streams, st.lists(st.integers(0, 200), max_size=12), st.integers(0, 12))
+@example(b"data:ab\n\n", [8], 7)
+@example(b"\ndata:ab\n\n", [9], 7)
+@example(b"data:1\n\n\ndata:ab\n\n", [9, 16], 7)
 def test_a_split_never_moves_the_limit(data: bytes, cuts: list[int], limit: int) -> None:
     def outcome(pieces: list[bytes]) -> tuple[list[Event], bool]:
         parser, seen = Parser(limit), []
