@@ -86,7 +86,7 @@ def diff(proxy: Admin, *, a: str, b: str, endpoint: str, full: bool, as_json: bo
         sys.exit(NO)
 
 
-def _explain(proxy: Admin, *, body: dict[str, Any], endpoint: str, *, full: bool, headers: dict[str, str]) -> Any:
+def _explain(proxy: Admin, body: dict[str, Any], endpoint: str, *, full: bool, headers: dict[str, str]) -> Any:
     guess = next((family for member, family in _GUESSES.items() if member in body), "chat")
     asked = {"endpoint": endpoint or guess, "body": body, "headers": headers, "full": full}
     return proxy.post("explain", body=asked)
