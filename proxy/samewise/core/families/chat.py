@@ -132,8 +132,8 @@ def _parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
         return {"index": index, "delta": delta, "finish_reason": None, **more}
 
     yield part(_opening(message), nothing)
-    others = {name: value for name, value in message.items() if name not in ("role", "tool_calls", *_TEXTS)}
-    others = {name: value for name, value in others.items() if value is not None}
+    others = {name: value for name, value in message.items() if name not in ("role", "tool_calls")}
+    others = {name: value for name, value in others.items() if not (value is None or _is_text(name, value))}
     deltas = [*_texts(message, with_tokens), *([(others, {})] if others else []), *_calls(message)]
     for delta, more in deltas:
         yield part(delta, more)
@@ -150,6 +150,10 @@ def _opening(message: dict[str, Any]) -> dict[str, Any]:
     if "tool_calls" in message and (not calls or not wire.objects(calls)):
         empty["tool_calls"] = calls
     return {"role": message.get("role") or "assistant", **content, **empty}
+
+
+def _is_text(name: str, value: Any) -> bool:
+    return name in _TEXTS and isinstance(value, str)
 
 
 def _texts(message: dict[str, Any], with_tokens: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
