@@ -11,7 +11,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -187,21 +187,24 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
 
 
 async def _open_stores(settings: Settings, clock: SystemClock, telemetry: Telemetry) -> Stores:
+    from samewise.ports import Notice
     from samewise.settings import SettingsError
     from samewise.store.factory import open_store
+
+    def tell(kind: str, attributes: Mapping[str, str]) -> None:
+        telemetry.notice(Notice(kind=kind, attributes=dict(attributes)))
 
     store = settings.store
     try:
         return await open_store(
             store.url,
             memory_bytes=store.memory,
-            disk_bytes=store.disk,
             max_entry=store.max_entry,
             timeout=store.timeout,
             secrets=tuple(filter(None, (store.secret, *store.old_secrets))),
-            namespace=store.namespace,
+            namespace=store.namespace or "default",
             clock=clock,
-            on_notice=telemetry.notice,
+            on_notice=tell,
         )
     except ValueError as error:
         raise SettingsError("[store] url", str(error)) from None
