@@ -48,7 +48,7 @@ def _cache_status(account: Account, status: int, *, hit: bool) -> str:
         CacheStatus(
             fwd=None if hit else (account.marks.forward or "bypass"),
             fwd_status=status if not hit and status >= _ERROR and account.marks.member is not None else None,
-            ttl=account.marks.ttl if hit or account.marks.stored else None,
+            ttl=account.marks.ttl if hit else None,
             stored=account.marks.stored,
             collapsed=account.marks.outcome == "coalesced",
             detail=None if hit else account.marks.reason,
