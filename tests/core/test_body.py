@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from samewise.core.body import MAX_DEPTH, parse, write
 from samewise.core.errors import ProxyError
 
@@ -99,6 +100,10 @@ def test_what_two_parsers_could_read_differently_is_refused(raw: bytes) -> None:
 
 def test_the_place_of_broken_json_is_told() -> None:
     assert "line 2, column 6" in _refused(b'{"a":1,\n "b" 2}').message
+
+
+def test_a_byte_order_mark_is_named() -> None:
+    assert "byte order mark" in _refused(b"\xef\xbb\xbf{}").message
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH, 1000, 100_000])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from samewise.core.controls import MAX_DELTA, Controls, parse_controls
 from samewise.core.errors import ProxyError
 

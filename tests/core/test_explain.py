@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from samewise.core import canonical
 from samewise.core.answer import Answer
 from samewise.core.controls import Controls
@@ -13,7 +14,6 @@ from samewise.core.difference import differences, first_difference, similarity
 from samewise.core.entry import Entry
 from samewise.core.explain import diff, explain, nearest
 from samewise.core.plan import Plan, Snapshot
-
 from tests.core.planning import B0, OTHER, VLLM, family, planned
 
 SECRET = "the patient's name is Ada"
@@ -144,6 +144,11 @@ def test_the_order_inside_a_schema_is_a_difference() -> None:
     assert [(each["path"], each["what"]) for each in differs] == [("tools[0].parameters", "order")]
     differs = diff(with_schema({"z": 1}), with_schema({"z": 1.0}))
     assert [(each["path"], each["what"]) for each in differs] == [("tools[0].parameters.z", "number spelling")]
+
+
+def test_the_order_of_the_bodys_own_members_is_none() -> None:
+    body = {**B0, "temperature": 1, "seed": None}
+    assert diff(planned(body), planned(dict(reversed(body.items())))) == []
 
 
 def test_parts_outside_the_body_differ_by_name() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samewise.core.key import KEY_VERSION
 
+from samewise.core.key import KEY_VERSION
 from tests.core.golden import FILE, wrong
 
 _ROOT = FILE.parent.parent.parent

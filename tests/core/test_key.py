@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
 from samewise.core.controls import Controls
 from samewise.core.families.registry import BY_NAME
 from samewise.core.fingerprint import Environment
 from samewise.core.key import parts, preimage
 from samewise.core.plan import Context, Epochs
 from samewise.core.request import plan
-
 from tests.core.planning import B0, OBSERVED, OTHER, VLLM, family, key_of, planned, raw
 
 CHAT = BY_NAME["chat"]
@@ -205,6 +205,23 @@ _VARIANTS: list[dict[str, Any]] = [
 def test_every_variant_of_a_request_has_a_key_of_its_own(environment: Environment) -> None:
     keys = [key_of({**B0, **variant}, of=CHAT, environment=environment) for variant in _VARIANTS]
     assert len(set(keys)) == len(_VARIANTS)
+
+
+@pytest.mark.parametrize("environment", [OBSERVED, VLLM])
+def test_every_form_of_a_completion_has_a_key_of_its_own(environment: Environment) -> None:
+    forms: list[dict[str, Any]] = [
+        {"prompt": "hi"},
+        {"prompt": [1, 2]},
+        {"prompt": "hi", "suffix": "x"},
+        {"prompt": "hi", "echo": True},
+        {"prompt": "hi", "best_of": 2},
+        {"messages": B0["messages"], "prompt": "hi"},
+    ]
+    base = {"model": "m", "temperature": 0, "max_tokens": 16}
+    keys = {key_of({**base, **form}, of=BY_NAME["completions"], environment=environment) for form in forms}
+    chat = {key_of({**base, **form}, of=CHAT, environment=environment) for form in forms}
+    assert len(keys) == len(chat) == len(forms)
+    assert not keys & chat
 
 
 def test_images_are_told_apart_to_the_last_byte() -> None:

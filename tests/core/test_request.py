@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 import pytest
+
 from samewise.core.controls import Controls
 from samewise.core.errors import ProxyError
 from samewise.core.plan import Snapshot
 from samewise.core.reason import Reason
 from samewise.core.request import upstream_body
-
 from tests.core.planning import B0, CHAT, OBSERVED, VLLM, family, key_of, planned, raw, reason_of
 
 LIST = family("embeddings", sampled=False, together=True)

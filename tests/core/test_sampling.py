@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 import pytest
+
 from samewise.core.fingerprint import Environment
 from samewise.core.plan import Snapshot
 from samewise.core.reason import Reason
 from samewise.core.request import upstream_body
 from samewise.core.sampling import FIELDS, seed_of, validate
-
 from tests.core.planning import B0, CHAT, OBSERVED, OTHER, VLLM, family, key_of, planned, reason_of
 
 WARM: dict[str, Any] = {**B0, "temperature": 0.7}
@@ -232,6 +232,18 @@ def test_what_says_nothing_to_a_known_engine_makes_no_other_entry(member: dict[s
     assert key_of(WARM, environment=VLLM) == key_of({**WARM, **member}, environment=VLLM)
     assert _sent({**WARM, **member}, environment=VLLM).items() >= member.items()
     assert key_of(WARM, environment=OTHER) != key_of({**WARM, **member}, environment=OTHER)
+
+
+@pytest.mark.parametrize("member", [{"n": True}, {"ignore_eos": 0}, {"min_tokens": False}, {"stop": {}}])
+def test_what_only_looks_like_such_a_value_is_told_apart(member: dict[str, Any]) -> None:
+    assert key_of(WARM, environment=VLLM) != key_of({**WARM, **member}, environment=VLLM)
+
+
+def test_an_explicit_null_length_of_completions_is_nobodys_default() -> None:
+    completions = family("completions")
+    short = Environment(id="v", origin="contract", engine="vllm", defaults={"max_new_tokens": 9})
+    keys = {key_of({**B0, "max_tokens": length}, of=completions, environment=short) for length in (None, 9, 16, 17)}
+    assert len(keys) == 4
 
 
 # --- greedy --------------------------------------------------------------------------------------------

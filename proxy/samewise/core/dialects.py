@@ -63,9 +63,7 @@ _VLLM = MappingProxyType(
         "completions": Dialect(
             fields=_OPENAI | {"max_tokens"}, defaults=_COMPLETIONS, implied=_IMPLIED, least_temperature=0.01
         ),
-        "responses": Dialect(
-            fields=frozenset({"temperature", "top_p", "top_k", "repetition_penalty", "seed"}), least_temperature=0.01
-        ),
+        "responses": Dialect(fields=_OPENAI, least_temperature=0.01),
         "messages": Dialect(fields=frozenset({"temperature", "top_p", "top_k"}), least_temperature=0.01),
     }
 )

@@ -162,7 +162,7 @@ class _Asked:
         return tuple(units)
 
     def _pinned(self, request: dict[str, Any], described: dict[str, Any], origins: dict[str, str]) -> Unit:
-        seed = pinned_seed(self.image({name: value for name, value in described.items() if name != _SEED}))
+        seed = pinned_seed(self.image(described))
         image = self.image({**described, _SEED: seed})
         return Unit(
             request={**request, _SEED: seed},
