@@ -140,7 +140,9 @@ def _resolve(value: Any, where: str) -> Any:
         try:
             return os.environ[match[2]]
         except KeyError:
-            raise SettingsError(where, f"should refer to a variable that is set; {match[2]} is not") from None
+            raise SettingsError(
+                _name(where.split(".")), f"should refer to a variable that is set; {match[2]} is not"
+            ) from None
 
     match value:
         case dict():
