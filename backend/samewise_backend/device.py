@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-_SIMD = ("sse4", "avx", "amx", "fma", "f16c", "vnni", "bf16", "asimd", "sve", "sme", "neon", "i8mm", "dotprod")
+_SIMD = ("sse4", "avx", "amx", "fma", "f16c", "vnni", "bf16", "asimd", "sve", "neon", "i8mm", "dotprod")
 """Families of CPU flags by which numeric libraries choose their kernels."""
 
 _SETTINGS = ("power.limit", "clocks.max.sm", "clocks.applications.graphics", "compute_mode", "ecc.mode.current")

@@ -8,6 +8,7 @@ for what was loaded only where none of them changed since the process began.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -92,8 +93,12 @@ class EnvironmentContract:
             await _answer(begun, send, empty=scope["method"] == "HEAD")
             return
 
+        started = False
+
         async def send_with_header(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 if scope["path"] in _CHANGES_WEIGHTS and scope["method"] == "POST" and self._live is not None:
                     self._live.mutated()
                 now = await self._current(scope)
@@ -102,7 +107,12 @@ class EnvironmentContract:
                 message = {**message, "headers": [*headers, (HEADER, value.encode())]}
             await send(message)
 
-        await self._app(scope, receive, send_with_header)
+        try:
+            await self._app(scope, receive, send_with_header)
+        except Exception:
+            if not started:
+                await _fail(send_with_header)
+            raise
 
     async def _current(self, scope: Scope) -> Manifest:
         live = self._live or await self._make(scope)
@@ -127,6 +137,14 @@ async def _answer(found: Manifest, send: Send, *, empty: bool) -> None:
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if empty else found.body})
+
+
+async def _fail(send: Send) -> None:
+    """What the server's own handler would answer, which sits outside of every middleware and knows no header."""
+    error = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 500, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})
 
 
 async def _describe(state: Any) -> Live:
