@@ -13,12 +13,12 @@ import brotli  # type: ignore[import-untyped]
 import pytest
 import zstandard
 from aiohttp import web
+
 from samewise.core.answer import Event
 from samewise.ports import Call, UpstreamFailed
 from samewise.upstream.address import base_url, locate
 from samewise.upstream.client import Client
 from samewise.upstream.options import Timeouts, UpstreamOptions
-
 from tests.upstream.servers import JSON_OK, SSE_HEAD, chunk, http, read_request, reset, tcp
 
 FAST = Timeouts(connect=1.0, first_byte=2.0, idle=1.0, total=10.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from samewise.core.answer import Event
 from samewise.upstream.sse import EventTooLarge, Parser
 

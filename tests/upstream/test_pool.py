@@ -1,0 +1,324 @@
+"""Many upstreams as one: who is asked, who is left out, and who comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from samewise.ports import Call, Member, UpstreamFailed
+from samewise.upstream.factory import open_upstreams
+from samewise.upstream.health import Health
+from samewise.upstream.options import UpstreamOptions
+from samewise.upstream.pool import Pool
+from samewise.upstream.strategy import C
+from tests.support.clock import ManualClock
+from tests.upstream.servers import Fake, http, read_request, tcp
+from tests.upstream.test_environment import FAST, LONG, Wall, until
+
+A, B = "a" * 32, "b" * 32
+
+
+def manifest(identity: str = A) -> dict[str, Any]:
+    return {"id": identity, "engine": "vllm"}
+
+
+def call(**more: Any) -> Call:
+    return Call(method="POST", path="/v1/completions", body=b'{"model":"m","prompt":"x"}', **more)
+
+
+@asynccontextmanager
+async def pool(*fakes: Fake, poll: float = LONG, **more: Any) -> AsyncIterator[tuple[Pool, list[str]]]:
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(http(fake)) for fake in fakes]
+        made = open_upstreams([UpstreamOptions(url=url) for url in urls], FAST, poll, Wall(), **more)
+        await made.start()
+        stack.push_async_callback(made.close)
+        yield made, urls
+
+
+async def ask(made: Pool, **more: Any) -> str:
+    """Who answered."""
+    exchange = await made.open(call(**more))
+    await exchange.read()
+    await exchange.close()
+    return exchange.member
+
+
+async def test_an_environment_is_asked_of_its_own_members_only() -> None:
+    async with pool(Fake(manifest=manifest(A)), Fake(manifest=manifest(B)), Fake(manifest=manifest(B))) as (made, urls):
+        assert {await ask(made, environment=A) for _ in range(6)} == {urls[0]}
+        assert {await ask(made, environment=B) for _ in range(6)} == set(urls[1:])
+        assert {await ask(made) for _ in range(6)} == set(urls)
+        with pytest.raises(UpstreamFailed) as caught:
+            await made.open(call(environment="c"))
+        assert (caught.value.kind, caught.value.sent) == ("none-eligible", False)
+
+
+async def test_a_model_is_asked_of_those_that_list_it_and_an_unlisted_one_of_anybody() -> None:
+    fakes = [Fake(manifest=manifest(), models=["m"]), Fake(manifest=manifest(), models=["m", "n"])]
+    async with pool(*fakes) as (made, urls):
+        assert {await ask(made, model="n") for _ in range(4)} == {urls[1]}
+        assert {await ask(made, model="m") for _ in range(4)} == set(urls)
+        assert {await ask(made, model="new") for _ in range(4)} == set(urls)
+        assert [member.models for member in made.members()] == [("m",), ("m", "n")]
+
+
+async def test_a_model_that_only_another_environment_offers_is_asked_of_nobody() -> None:
+    async with pool(Fake(manifest=manifest(A)), Fake(manifest=manifest(B), models=["n"])) as (made, _):
+        with pytest.raises(UpstreamFailed, match="model n in environment"):
+            await made.open(call(environment=A, model="n"))
+
+
+async def test_the_least_loaded_is_asked_and_the_count_is_told() -> None:
+    hold = asyncio.Event()
+    slow, free = Fake(manifest=manifest()), Fake(manifest=manifest())
+    async with pool(slow, free) as (made, urls):
+        slow.hold = free.hold = hold
+        tasks = [asyncio.create_task(made.open(call())) for _ in range(6)]
+        await until(lambda: slow.running == free.running == 3)
+        assert [member.running for member in made.members()] == [3, 3]
+        hold.set()
+        exchanges = [await task for task in tasks]
+        counts = Counter(exchange.member for exchange in exchanges)
+        assert counts == {urls[0]: 3, urls[1]: 3}
+        assert sorted(exchange.concurrency for exchange in exchanges) == [1, 1, 2, 2, 3, 3]
+        for exchange in exchanges:
+            await exchange.close()
+            await exchange.close()
+        assert [member.running for member in made.members()] == [0, 0]
+
+
+async def test_a_cancelled_call_runs_no_more() -> None:
+    hold = asyncio.Event()
+    fake = Fake(manifest=manifest(), hold=hold)
+    async with pool(fake) as (made, _):
+        task = asyncio.create_task(made.open(call()))
+        await until(lambda: fake.running == 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert made.members()[0].running == 0
+        hold.set()
+
+
+async def test_a_member_that_refuses_connections_costs_no_request() -> None:
+    alive = Fake(manifest=manifest())
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(http(alive))]
+        async with http(Fake(manifest=manifest())) as gone:
+            urls.append(gone)
+            made = open_upstreams([UpstreamOptions(url=url) for url in urls], FAST, LONG, Wall())
+            stack.push_async_callback(made.close)
+            await made.start()
+            assert all(member.healthy for member in made.members())
+        assert {await ask(made, environment=A) for _ in range(20)} == {urls[0]}
+        assert [member.healthy for member in made.members()] == [True, False]
+        assert {await ask(made, member=urls[0])} == {urls[0]}
+        with pytest.raises(UpstreamFailed) as caught:
+            await made.open(call(member=gone))
+        assert caught.value.kind == "unreachable"
+
+
+async def test_what_may_have_run_is_not_asked_of_another() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, _ = await read_request(reader)
+        if head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 404 X\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+
+    other = Fake(manifest=manifest())
+    async with tcp(talk) as bad, http(other) as good:
+        made = open_upstreams([UpstreamOptions(url=url) for url in (bad, good)], FAST, LONG, Wall())
+        await made.start()
+        try:
+            outcomes = []
+            for _ in range(2):
+                try:
+                    outcomes.append(await ask(made))
+                except UpstreamFailed as failure:
+                    outcomes.append(failure.kind)
+                    assert failure.sent
+            assert sorted(outcomes) == sorted(["cut", good])
+            assert other.generated == 1
+        finally:
+            await made.close()
+
+
+async def test_all_are_tried_before_a_request_fails_and_all_the_same_when_none_is_healthy() -> None:
+    async with http(Fake()) as one, http(Fake()) as two:
+        pass
+    made = open_upstreams([UpstreamOptions(url=url) for url in (one, two)], FAST, LONG, Wall())
+    await made.start()
+    try:
+        with pytest.raises(UpstreamFailed) as caught:
+            await made.open(call())
+        assert (caught.value.kind, caught.value.sent) == ("unreachable", False)
+        port = int(one.split(":")[2].split("/")[0])
+        async with http(Fake(), port=port):
+            assert await ask(made) == one
+    finally:
+        await made.close()
+
+
+async def test_a_member_whose_health_page_says_no_gets_nothing_until_it_says_yes() -> None:
+    sick, well = Fake(manifest=manifest()), Fake(manifest=manifest())
+    told: list[Member] = []
+    async with pool(sick, well, poll=0.02, on_change=told.append) as (made, urls):
+        sick.health = 503
+        await until(lambda: not made.members()[0].healthy)
+        assert "503" in made.members()[0].error
+        assert {await ask(made, environment=A) for _ in range(4)} == {urls[1]}
+        sick.health = 200
+        await until(lambda: made.members()[0].healthy)
+        assert {await ask(made) for _ in range(4)} == set(urls)
+    assert [member.healthy for member in told if member.url == urls[0]][-3:] == [True, False, True]
+
+
+async def test_a_draining_member_gets_nothing_new_and_ends_what_it_has() -> None:
+    one, two = Fake(manifest=manifest()), Fake(manifest=manifest())
+    async with pool(one, two) as (made, urls):
+        one.hold = asyncio.Event()
+        task = asyncio.create_task(made.open(call(member=urls[0])))
+        await until(lambda: one.running == 1)
+        assert made.drain(urls[0])
+        assert {await ask(made, environment=A) for _ in range(4)} == {urls[1]}
+        assert made.remove(urls[0])
+        assert [member.url for member in made.members()] == [urls[1]]
+        one.hold.set()
+        exchange = await task
+        assert b"said" in await exchange.read()
+        await exchange.close()
+        assert not made.remove(urls[0])
+        assert not made.drain(urls[0])
+
+
+async def test_upstreams_come_and_go_while_it_runs() -> None:
+    first, second = Fake(manifest=manifest(A)), Fake(manifest=manifest(B))
+    async with pool(first) as (made, urls), http(second) as url:
+        added = await made.add(UpstreamOptions(url=url + "/"))
+        assert added.environment is not None
+        assert (added.url, added.healthy, added.environment.id) == (url, True, B)
+        assert await ask(made, environment=B) == url
+        made.drain(url)
+        assert (await made.add(UpstreamOptions(url=url))).draining is False
+        made.remove(urls[0])
+        assert {await ask(made) for _ in range(3)} == {url}
+        with pytest.raises(ValueError, match="upstream"):
+            await made.add(UpstreamOptions(url="nowhere"))
+
+
+async def test_a_pool_of_none_says_what_to_do_and_twice_the_same_is_refused() -> None:
+    made = open_upstreams([], FAST, LONG, Wall())
+    await made.start()
+    with pytest.raises(UpstreamFailed, match="--upstream"):
+        await made.open(call())
+    await made.close()
+    twice = [UpstreamOptions(url="http://h:1/v1"), UpstreamOptions(url="http://h:1/v1/")]
+    with pytest.raises(ValueError, match="twice"):
+        open_upstreams(twice, FAST, LONG, Wall())
+
+
+async def test_the_strategy_decides_among_the_eligible() -> None:
+    class First:
+        def __init__(self) -> None:
+            self.offered: list[list[str]] = []
+
+        def choose(self, candidates: Sequence[C], call: Call) -> C:
+            self.offered.append([candidate.url for candidate in candidates])
+            return min(candidates, key=lambda candidate: candidate.url)
+
+    strategy = First()
+    fakes = [Fake(manifest=manifest(identity)) for identity in (A, A, B)]
+    async with pool(*fakes, strategy=strategy) as (made, urls):
+        assert {await ask(made, environment=A) for _ in range(3)} == {min(urls[:2])}
+    assert strategy.offered == [urls[:2]] * 3
+
+
+async def test_a_rolling_update_serves_each_environment_from_its_own_members() -> None:
+    """Under load every answer comes from the environment that was wanted, and no request fails that need not."""
+    fakes = [Fake(manifest=manifest(A)) for _ in range(3)]
+    async with pool(*fakes, poll=0.02) as (made, _):
+        wrong: list[str | None] = []
+        wanted = A
+        stop = False
+
+        async def load() -> None:
+            while not stop:
+                want = wanted
+                exchange = await made.open(call(environment=want))
+                await exchange.read()
+                await exchange.close()
+                if exchange.environment not in {A, B}:
+                    wrong.append(exchange.environment)
+
+        users = [asyncio.create_task(load()) for _ in range(8)]
+        for fake in fakes[:2]:
+            fake.manifest = manifest(B)
+            await until(lambda: made.members()[fakes.index(fake)].environment.id == B)  # type: ignore[union-attr]  # noqa: B023
+        wanted = B
+        fakes[2].manifest = manifest(B)
+        await until(lambda: all(member.environment and member.environment.id == B for member in made.members()))
+        stop = True
+        await asyncio.gather(*users)
+        assert wrong == []
+
+
+# --- the rules of health, without waiting -------------------------------------------------------------
+
+
+def failure(kind: str) -> UpstreamFailed:
+    return UpstreamFailed(kind, kind)
+
+
+def test_requests_that_fail_in_a_row_put_a_member_out_for_longer_each_time() -> None:
+    clock = ManualClock()
+    health = Health(clock)
+    health.looked(ready=True)
+    for seconds in (1, 2, 4, 8, 16, 30, 30):
+        for _ in range(2):
+            health.failed(failure("cut"))
+        assert health.good()
+        health.failed(failure("timeout"))
+        health.looked(ready=True)
+        assert not health.good()
+        clock.advance(seconds - 0.01)
+        assert not health.good()
+        clock.advance(0.01)
+        assert health.good()
+    health.succeeded()
+    for _ in range(3):
+        health.failed(failure("cut"))
+    clock.advance(1)
+    assert health.good()
+
+
+def test_failures_with_successes_between_them_are_forgiven() -> None:
+    health = Health(ManualClock())
+    health.looked(ready=True)
+    for _ in range(20):
+        health.failed(failure("cut"))
+        health.succeeded()
+    assert health.good()
+
+
+def test_a_refused_connection_ends_it_at_once_and_a_look_restores_it() -> None:
+    health = Health(ManualClock())
+    assert not health.good()
+    health.looked(ready=True)
+    health.failed(failure("unreachable"))
+    assert not health.good()
+    health.looked(ready=True)
+    assert health.good()
+    health.unseen(failure("unreachable"))
+    assert not health.good()
+
+
+def test_a_server_too_busy_for_a_look_is_given_three() -> None:
+    health = Health(ManualClock())
+    health.looked(ready=True)
+    for good in (True, True, False):
+        health.unseen(failure("timeout"))
+        assert health.good() is good
