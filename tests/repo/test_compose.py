@@ -188,12 +188,9 @@ def redis() -> Iterator[RedisServer]:
 async def backend() -> AsyncIterator[tuple[str, list[str]]]:
     """A backend that says what it is and answers each question once; the second element lists the paths asked."""
     asked: list[str] = []
-    identity = {
-        "id": "0" * 32,
-        "model": "m",
-        "engine": "vllm",
-        "generation_defaults": {"temperature": 1.0, "top_p": 1.0},
-    }
+    identity = "0" * 32
+    defaults = {"temperature": 1.0, "top_p": 1.0}
+    manifest = {"id": identity, "model": "m", "engine": "vllm", "generation_defaults": defaults}
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/samewise/environment":
