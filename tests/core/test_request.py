@@ -7,9 +7,11 @@ import pytest
 
 from samewise.core.controls import Controls
 from samewise.core.errors import ProxyError
+from samewise.core.families.registry import BY_NAME
+from samewise.core.fingerprint import Environment
 from samewise.core.plan import Snapshot
 from samewise.core.reason import Reason
-from samewise.core.request import upstream_body
+from samewise.core.request import parse, upstream_body
 from tests.core.planning import B0, CHAT, OBSERVED, VLLM, family, key_of, planned, raw, reason_of
 
 LIST = family("embeddings", sampled=False, together=True)
@@ -174,3 +176,36 @@ def test_broken_bodies_are_refused() -> None:
     with pytest.raises(ProxyError):
         planned(b'{"model":"m","temperature":0,"temperature":1}')
     assert reason_of(B0, environment=OBSERVED) is None
+
+
+_BODIES: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "hi"}]},
+    "completions": {"prompt": ["a", "b"]},
+    "embeddings": {"input": ["a", "b"]},
+    "messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
+    "responses": {"input": "hi", "store": False},
+    "rerank": {"query": "q", "documents": ["a", "b"]},
+    "score": {"text_1": "q", "text_2": "a"},
+}
+
+
+@pytest.mark.parametrize("environment", [OBSERVED, VLLM])
+@pytest.mark.parametrize("name", list(BY_NAME))
+def test_every_family_is_planned_keyed_and_asked(name: str, environment: Environment) -> None:
+    of = BY_NAME[name]
+    body = {"model": "m", "temperature": 0, **_BODIES[name]}
+    found = planned(body, of=of, environment=environment)
+    assert [unit.reason for unit in found.units] == [None] * len(found.units)
+    assert len({unit.key for unit in found.units}) == len(found.units)
+    asked = [[unit] for unit in found.units]
+    for units in [*asked, list(found.units)] if of.together or len(asked) == 1 else asked:
+        sent = json.loads(upstream_body(found, of, units, stream=False))
+        assert sent["model"] == "m"
+        assert list(sent)[: len(body)] == list(body)
+    assert parse(upstream_body(found, of, [found.units[0]], stream=False))["temperature"] == 0
+
+
+def test_messages_can_only_be_repeated_when_greedy() -> None:
+    body = {"model": "m", "temperature": 0.7, "seed": 5, **_BODIES["messages"]}
+    for environment in (OBSERVED, VLLM):
+        assert reason_of(body, of=BY_NAME["messages"], environment=environment) is Reason.UNSEEDED
