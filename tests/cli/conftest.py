@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+
 from samewise.cli import commands
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from samewise.settings import Settings, SettingsError, flat, load, masked
 from samewise.settings.units import memory, seconds, size, spelt
 

@@ -82,7 +82,7 @@ def start(
 
     The end waits for the last line to be out, but for no more than two seconds.
     """
-    output = logging.StreamHandler(stream or sys.stderr)
+    output = _Quiet(stream or sys.stderr)
     output.setFormatter(_Json() if form == "json" else _Text())
     waiting: queue.Queue[logging.LogRecord] = queue.Queue(10_000)
     listener = QueueListener(waiting, output)
@@ -106,6 +106,14 @@ def start(
         root.handlers[:] = before[1]
 
     return stop
+
+
+class _Quiet(logging.StreamHandler[TextIO]):
+    """Where the reader is gone there is nobody to tell that the reader is gone."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 class _Dropping(QueueHandler):
