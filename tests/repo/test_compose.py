@@ -282,6 +282,7 @@ async def ask(session: aiohttp.ClientSession, base: str) -> tuple[str, str]:
         return response.headers["x-samewise-cache"], body["choices"][0]["message"]["content"]
 
 
+@pytest.mark.slow
 @pytest.mark.redis
 async def test_proxy_and_redis_run_as_compose_starts_them(
     tmp_path: Path, redis: RedisServer, backend: tuple[str, list[str]]
