@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -67,7 +68,7 @@ async def open_store(
     *,
     memory_bytes: int = 256 << 20,
     max_entry: int = 8 << 20,
-    timeout: float = 0.1,
+    timeout: float = 0.1,  # noqa: ASYNC109
     secrets: Sequence[str] = (),
     namespace: str = "default",
     clock: Clock,
@@ -172,10 +173,8 @@ async def _open_redis(url: str, common: Common) -> Stores:
         on_notice=common.on_notice,
         max_entry=common.max_entry,
     )
-    try:
+    with contextlib.suppress(StoreUnavailable):
         await link.call("PING")
-    except StoreUnavailable:
-        pass
     store, memory = _in_front(behind, common)
     return Stores(
         store=store,

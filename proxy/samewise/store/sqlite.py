@@ -73,10 +73,10 @@ class SqliteStore:
         self.writer = SqliteThread(path, writes=True, busy=_BUSY, tick=self._reclaim, **common)
         self.reader = SqliteThread(path, writes=False, busy=min(timeout, 0.1), **common)
 
-    async def ready(self, timeout: float = 2.0) -> bool:
+    async def ready(self, within: float = 2.0) -> bool:
         """True where the file is open and answers; False where it does not yet, which mends itself."""
         try:
-            await self.writer.ask(rows.totals, timeout=timeout)
+            await self.writer.ask(rows.totals, within=within)
         except StoreUnavailable as error:
             self._error = error.kind
             return False
@@ -111,13 +111,13 @@ class SqliteStore:
         self._fences.raise_to(key, fence)
         waited = self._pending.pop(key, None) is not None
         now = self._clock.now()
-        gone = await self.writer.ask(lambda connection: rows.discard(connection, key, fence, now), timeout=PATIENCE)
+        gone = await self.writer.ask(lambda connection: rows.discard(connection, key, fence, now), within=PATIENCE)
         return bool(gone) or waited
 
     async def scan(self) -> AsyncIterator[Entry]:
         await self.flush()
         after = 0
-        while batch := await self.reader.ask(_pages(after), timeout=PATIENCE):
+        while batch := await self.reader.ask(_pages(after), within=PATIENCE):
             for number, key, value in batch:
                 after = number
                 entry = self._decode(key, value)
@@ -131,7 +131,7 @@ class SqliteStore:
 
     async def flush(self) -> None:
         if self._waiting:
-            await self.writer.ask(lambda connection: None, timeout=_FLUSH)
+            await self.writer.ask(lambda connection: None, within=_FLUSH)
 
     async def close(self) -> None:
         await self.writer.close()
@@ -141,7 +141,7 @@ class SqliteStore:
         if not self._breaker.closed and not self._breaker.due():
             raise StoreUnavailable("circuit-open", f"the store's file is not asked: {self._error}")
         try:
-            found: Entry | EntryRefused | None = await self.reader.ask(self._reading(key), timeout=self._timeout)
+            found: Entry | EntryRefused | None = await self.reader.ask(self._reading(key), within=self._timeout)
         except StoreUnavailable as error:
             self._error = error.kind
             if error.kind == "timeout":

@@ -37,7 +37,7 @@ class SqliteJournal:
         def insert(connection: sqlite3.Connection) -> int | None:
             return connection.execute("INSERT INTO journal(event) VALUES (?)", (data,)).lastrowid
 
-        number = await self._writer.ask(insert, timeout=PATIENCE, durable=True)
+        number = await self._writer.ask(insert, within=PATIENCE, durable=True)
         self._wake.wake()
         return msgspec.structs.replace(event, number=number)
 
@@ -47,7 +47,7 @@ class SqliteJournal:
                 "SELECT number, event FROM journal WHERE number > ? ORDER BY number", (number,)
             ).fetchall()
 
-        found = await self._reader.ask(select, timeout=PATIENCE)
+        found = await self._reader.ask(select, within=PATIENCE)
         return [msgspec.structs.replace(_decoder.decode(data), number=at) for at, data in found]
 
     async def changes(self) -> AsyncIterator[None]:
@@ -65,7 +65,7 @@ class SqliteJournal:
         while True:
             await asyncio.sleep(POLL)
             try:
-                last = await self._reader.ask(_last, timeout=PATIENCE)
+                last = await self._reader.ask(_last, within=PATIENCE)
             except StoreUnavailable:
                 continue
             if last != self._seen:
@@ -94,7 +94,7 @@ class SqliteRecords:
                 (kind, keep),
             )
 
-        await self._writer.ask(insert, timeout=PATIENCE)
+        await self._writer.ask(insert, within=PATIENCE)
 
     async def get(self, kind: str, identity: str) -> bytes | None:
         def select(connection: sqlite3.Connection) -> tuple[bytes] | None:
@@ -103,7 +103,7 @@ class SqliteRecords:
             ).fetchone()
             return row
 
-        row = await self._reader.ask(select, timeout=PATIENCE)
+        row = await self._reader.ask(select, within=PATIENCE)
         return None if row is None else self._open(kind, identity, row[0])
 
     async def latest(self, kind: str, limit: int) -> Sequence[tuple[str, bytes]]:
@@ -114,7 +114,7 @@ class SqliteRecords:
 
         opened = [
             (identity, self._open(kind, identity, value))
-            for identity, value in await self._reader.ask(select, timeout=PATIENCE)
+            for identity, value in await self._reader.ask(select, within=PATIENCE)
         ]
         return [(identity, value) for identity, value in opened if value is not None]
 

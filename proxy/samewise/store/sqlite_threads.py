@@ -80,10 +80,10 @@ class SqliteThread:
     def submit(self, job: Job) -> None:
         self._queue.put(job)
 
-    async def ask(self, work: Work, *, timeout: float, durable: bool = False) -> Any:
-        """What the work returns. Raises StoreUnavailable; after `timeout` seconds the work is called off."""
+    async def ask(self, work: Work, *, within: float, durable: bool = False) -> Any:
+        """What the work returns. Raises StoreUnavailable; after `within` seconds the work is called off."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        expiry = self._loop.call_later(timeout, _expire, future)
+        expiry = self._loop.call_later(within, _expire, future)
         self._queue.put(Job(work, future, 0, durable))
         try:
             return await future
