@@ -12,7 +12,9 @@ torch_version=2.13.0
 python=${PYTHON:-python3}
 venv=${VLLM_VENV:-.venv-vllm}
 stamp=$venv/.samewise-stamp
-wanted="$(cat scripts/vllm-venv.sh pyproject.toml | sha256sum) $PWD"
+made_from=(scripts/vllm-venv.sh pyproject.toml)
+[[ -f constraints-vllm.txt ]] && made_from+=(constraints-vllm.txt)
+wanted="$(cat "${made_from[@]}" | sha256sum) $PWD"
 
 if [[ -f $stamp && "$(cat "$stamp")" == "$wanted" ]]; then
   exit 0

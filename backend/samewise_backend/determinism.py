@@ -161,8 +161,12 @@ SETTINGS: tuple[Setting, ...] = (
         "operations with a deterministic form use it, others warn",
         "scatter and index operations are slower",
     ),
-    Setting("torch", "backends.cudnn.benchmark", "False", "cuDNN chooses no algorithm by a race", "slower convolutions"),
-    Setting("torch", "backends.cudnn.deterministic", "True", "cuDNN uses deterministic algorithms", "slower convolutions"),
+    Setting(
+        "torch", "backends.cudnn.benchmark", "False", "cuDNN chooses no algorithm by a race", "slower convolutions"
+    ),
+    Setting(
+        "torch", "backends.cudnn.deterministic", "True", "cuDNN uses deterministic algorithms", "slower convolutions"
+    ),
     Setting("torch", "backends.cuda.matmul.allow_tf32", "False", "no TF32 in matrix products", "as for TF32"),
     Setting("torch", "backends.cudnn.allow_tf32", "False", "no TF32 in convolutions", "as for TF32"),
 )
@@ -181,7 +185,7 @@ def apply_to_torch() -> None:
     import torch
 
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -215,7 +219,19 @@ def torch_state() -> dict[str, Any]:
     }
 
 
-_NUMERIC = ("VLLM_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "CUBLAS", "CUDNN_", "NCCL_", "NVIDIA_TF32", "TORCH_", "PYTORCH_")
+_NUMERIC = (
+    "VLLM_",
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "CUBLAS",
+    "CUDNN_",
+    "NCCL_",
+    "NVIDIA_TF32",
+    "TORCH_",
+    "PYTORCH_",
+)
 _NUMERIC_NAMES = frozenset({"PYTHONHASHSEED", "CUDA_LAUNCH_BLOCKING", "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA"})
 _HARMLESS = (
     "VLLM_LOGGING",

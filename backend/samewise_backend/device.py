@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+Kind = Literal["auto", "cpu", "cuda"]
+"""What may be asked for."""
+
 _SIMD = ("sse4", "avx", "amx", "fma", "f16c", "vnni", "bf16", "asimd", "sve", "neon", "i8mm", "dotprod")
 """Families of CPU flags by which numeric libraries choose their kernels."""
 
@@ -42,7 +45,7 @@ class Device:
         return known | {"flags": list(self.flags)}
 
 
-def probe(kind: Literal["auto", "cpu", "cuda"] = "auto") -> Device:
+def probe(kind: Kind = "auto") -> Device:
     """The devices that this process may use: NVIDIA's where `nvidia-smi` reports one, else the CPU.
 
     Raises LookupError where `cuda` is asked for and none is reported.

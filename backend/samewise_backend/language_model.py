@@ -52,7 +52,7 @@ class LanguageModel:
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
 
-        logging.disable_progress_bar()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self.directory = directory
         self.device = device
         self.dtype = dtype

@@ -41,7 +41,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Launch:
-    """`argv` are vLLM's arguments after `serve`. `environment` is complete. `settings` are the table's rows in force."""
+    """`argv` follows `vllm serve`. `environment` is complete. `settings` are the table's rows in force."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -156,7 +156,7 @@ _DELIVERY = frozenset(
 
 
 def identity_arguments(arguments: tuple[str, ...]) -> list[str]:
-    """The arguments of vLLM that may decide an answer, as `--name=value`, sorted, the last of each. No secret, no address."""
+    """Arguments that may decide an answer, as `--name=value`, sorted, the last of each. No secret, no address."""
     kept: dict[str, str] = {}
     position = 0
     while position < len(arguments):

@@ -158,8 +158,9 @@ class Live:
             if look or now - self._looked >= self._interval:
                 self._looked = now
                 groups = [*self._groups.values(), *self._adapters.values()]
-                if any([group.look(self._pool) for group in groups]):
-                    self._built = None
+                for group in groups:
+                    if group.look(self._pool):
+                        self._built = None
             if self._built is None:
                 self._built = build(self._identity(), self._info)
             return self._built

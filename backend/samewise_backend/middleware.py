@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,13 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _CHANGES_WEIGHTS = frozenset(
-    {"/collective_rpc", "/start_weight_update", "/update_weights", "/finish_weight_update", "/start_draft_weight_update"}
+    {
+        "/collective_rpc",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+        "/start_draft_weight_update",
+    }
 )
 """Endpoints of vLLM after which its weights are no longer those of any file (development and RL servers)."""
 _REPORT_TIMEOUT = 60.0
@@ -153,9 +160,8 @@ async def _describe(state: Any) -> Live:
     reports = await _worker_reports(client)
     instance = manifest.new_instance()
     digests = Digests(default_cache())
-    given = getattr(arguments, "chat_template", None)
     model = model_files.resolve(str(client.vllm_config.model_config.model))
-    listers = model_files.groups(model, given if given and Path(given).is_file() else None)
+    listers = model_files.groups(model, _template_file(getattr(arguments, "chat_template", None)))
     told = os.environ.get(FACTS_VARIABLE)
     if told is not None:
         before = manifest.decode_loaded(told)
@@ -178,10 +184,10 @@ async def _worker_reports(client: Any) -> list[dict[str, Any]]:
 
 
 def _facts(config: Any, arguments: Any, reports: list[dict[str, Any]]) -> dict[str, Any]:
-    import vllm
-    from vllm.platforms import current_platform
+    vllm = import_module("vllm")
+    on_cpu = import_module("vllm.platforms").current_platform.is_cpu()
 
-    device = probe("cpu" if current_platform.is_cpu() else "auto")
+    device = probe("cpu" if on_cpu else "auto")
     worker = reports[0] if reports else {}
     names = getattr(arguments, "served_model_name", None) or [arguments.model]
     environment = numeric_environment()
@@ -195,6 +201,10 @@ def _facts(config: Any, arguments: Any, reports: list[dict[str, Any]]) -> dict[s
         "versions": numeric_versions(device.driver),
         "engine_args": identity_arguments(tuple(sys.argv[1:])),
     }
+
+
+def _template_file(given: str | None) -> str | None:
+    return given if given and Path(given).is_file() else None
 
 
 def _if_older(loaded: Loaded, started: int, instance: str) -> Loaded:

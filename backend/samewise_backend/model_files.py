@@ -117,7 +117,7 @@ def _weights(root: Path) -> list[Path]:
 
 
 def _named(root: Path, names: frozenset[str]) -> list[Path]:
-    return [path for path in _files(root) if path.name in names or path.suffix == ".tiktoken" and names is _TOKENIZER]
+    return [path for path in _files(root) if path.name in names or (path.suffix == ".tiktoken" and names is _TOKENIZER)]
 
 
 def _templates(root: Path, given: str | None) -> list[Path]:

@@ -19,7 +19,7 @@ import torch
 
 from samewise_backend import manifest, model_files
 from samewise_backend.determinism import apply_to_torch, numeric_environment, seed_everything, torch_state
-from samewise_backend.device import Device, probe
+from samewise_backend.device import Device, Kind, probe
 from samewise_backend.digests import Digests, default_cache
 from samewise_backend.engine import Engine
 from samewise_backend.language_model import LanguageModel
@@ -59,15 +59,16 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(f"engine arguments: {message}")
 
 
-def parse(
-    model: Model,
-    name: str,
-    host: str,
-    port: int,
-    dtype: str | None,
-    device: str,
-    engine_args: tuple[str, ...],
-) -> Options:
+@dataclass(frozen=True)
+class Place:
+    """The model's name in requests, and where to listen."""
+
+    name: str
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+def parse(model: Model, place: Place, dtype: str | None, device: Kind, engine_args: tuple[str, ...]) -> Options:
     """Options from the command line; engine arguments are named as vLLM names them. Raises ValueError, LookupError."""
     parser = _Parser(prog="engine arguments", add_help=False, allow_abbrev=False)
     parser.add_argument("--max-model-len", type=int)
@@ -78,7 +79,7 @@ def parse(
     parser.add_argument("--override-generation-config", type=json.loads, default=None)
     parser.add_argument("--chat-template", default=None)
     given = parser.parse_args(list(engine_args))
-    reported = probe("cpu" if device == "auto" and not torch.cuda.is_available() else device)  # type: ignore[arg-type]
+    reported = probe("cpu" if device == "auto" and not torch.cuda.is_available() else device)
     chosen = given.dtype or ("float32" if reported.kind == "cpu" else "auto")
     if chosen == "auto":
         config = model_files.read_json(model.directory / "config.json")
@@ -97,9 +98,9 @@ def parse(
         raise ValueError("--override-generation-config must be a JSON object")
     return Options(
         model=model,
-        name=name,
-        host=host,
-        port=port,
+        name=place.name,
+        host=place.host,
+        port=place.port,
         dtype=chosen,
         device=reported,
         max_length=length,

@@ -15,7 +15,6 @@ from typing import Any
 from aiohttp import web
 
 from samewise_backend.engine import Engine, Event, Failed, Job, Scored, Step, Ticket
-from samewise_backend.language_model import LanguageModel
 from samewise_backend.manifest import Live
 from samewise_backend.protocol import Endpoint, Limits, Refused, Request, check_model, decode, parse, prompt_of
 from samewise_backend.render import Choice, Renderer
@@ -87,9 +86,7 @@ class _Handlers:
 
     async def environment(self, request: web.Request) -> web.Response:
         found = self._serving.live.current()
-        return web.Response(
-            body=found.body, content_type="application/json", headers={"Cache-Control": "no-store"}
-        )
+        return web.Response(body=found.body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def reload(self, request: web.Request) -> web.Response:
         """Read the model's folder anew, once what runs has ended; answers when the new weights answer."""
@@ -161,9 +158,7 @@ class _Handlers:
         finally:
             run.abort()
 
-    async def _stream(
-        self, request: web.Request, asked: Request, renderer: Renderer, run: _Run
-    ) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, asked: Request, renderer: Renderer, run: _Run) -> web.StreamResponse:
         """Headers go out with the first token: only then is it known which weights answer."""
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -264,7 +259,7 @@ def _error(error: Refused) -> web.Response:
 
 
 async def serve(app: web.Application, host: str, port: int, ready: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Listen until `stop` is set; a client that goes away cancels its handler. Raises OSError where the port is taken."""
+    """Listen until `stop` is set; a client that goes away cancels its handler. Raises OSError for a taken port."""
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
     try:
@@ -287,6 +282,3 @@ def model_threads() -> int:
     except AttributeError:
         cores = os.cpu_count() or 1
     return max(1, cores - 1)
-
-
-__all__ = ["HEADER", "LanguageModel", "Serving", "application", "model_threads", "serve"]

@@ -27,10 +27,12 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-_SUBJECTS = "the cat|a river|my sister|the old clock|every student|the engineer|a small bird|the market|our friend".split("|")
-_VERBS = "watches|remembers|follows|builds|describes|counts|repairs|paints|answers|carries|questions|measures".split("|")
-_OBJECTS = "the moon|a letter|the bridge|two numbers|the garden|a story|the engine|some bread|the answer|a map".split("|")
-_PLACES = "in the morning|by the sea|after the rain|near the station|without a word|for the third time|at night".split("|")
+_WORDS = (
+    "the cat|a river|my sister|the old clock|every student|the engineer|a small bird|the market|our friend",
+    "watches|remembers|follows|builds|describes|counts|repairs|paints|answers|carries|questions|measures",
+    "the moon|a letter|the bridge|two numbers|the garden|a story|the engine|some bread|the answer|a map",
+    "in the morning|by the sea|after the rain|near the station|without a word|for the third time|at night",
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Shape:
 
 
 def write(directory: Path, shape: Shape | None = None) -> Path:
-    """Write the model: config, weights in float32, tokenizer, chat template, generation defaults. Returns the directory.
+    """Write config, weights in float32, tokenizer, chat template and generation defaults. Returns the directory.
 
     About 3.5 million parameters in the default shape. An existing model there is replaced, file by file.
     """
@@ -117,7 +119,7 @@ def _corpus() -> list[str]:
     choose = random.Random(20240229)
     lines = []
     for _ in range(4000):
-        words = [choose.choice(part) for part in (_SUBJECTS, _VERBS, _OBJECTS, _PLACES)]
+        words = [choose.choice(part.split("|")) for part in _WORDS]
         sentence = " ".join(words)
         lines.append(f"{sentence[0].upper()}{sentence[1:]}, {choose.randrange(1000)} times.")
     return lines

@@ -19,11 +19,12 @@ def numeric_versions(driver: str | None) -> dict[str, Any]:
     import torch
 
     cuda = torch.cuda.is_available()
-    nccl = torch.cuda.nccl.version() if cuda and torch.distributed.is_nccl_available() else None
+    nccl: Any = torch.cuda.nccl.version() if cuda and torch.distributed.is_nccl_available() else None  # type: ignore[no-untyped-call]
+    cudnn: Any = torch.backends.cudnn.version() if cuda else None  # type: ignore[no-untyped-call]
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "cudnn": cudnn,
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
         "driver": driver,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),

@@ -19,8 +19,21 @@ NEUTRAL: Mapping[str, Any] = {
 """vLLM's defaults where neither request nor generation defaults say otherwise (completion/protocol.py)."""
 
 _RESOLVED: Mapping[str, tuple[str, ...]] = {
-    "model_config": ("max_model_len", "enforce_eager", "tokenizer_mode", "logprobs_mode", "generation_config", "runner"),
-    "cache_config": ("cache_dtype", "block_size", "enable_prefix_caching", "prefix_caching_hash_algo", "sliding_window"),
+    "model_config": (
+        "max_model_len",
+        "enforce_eager",
+        "tokenizer_mode",
+        "logprobs_mode",
+        "generation_config",
+        "runner",
+    ),
+    "cache_config": (
+        "cache_dtype",
+        "block_size",
+        "enable_prefix_caching",
+        "prefix_caching_hash_algo",
+        "sliding_window",
+    ),
     "scheduler_config": (
         "max_num_seqs",
         "max_num_batched_tokens",
