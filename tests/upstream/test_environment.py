@@ -228,6 +228,9 @@ async def test_log_probabilities_that_move_with_the_batch_are_no_change() -> Non
         asked = fake.generated
         fake.running += 1  # somebody else's request
         await until(lambda: fake.generated > asked + 20)
+        asked, fake.started = fake.generated, 2000.0
+        await until(lambda: environment(made).manifest["info"]["started"] == 2000.0)
+        assert fake.generated >= asked + 8
         fake.running -= 1
         assert environment(made).id == first
         fake.weights = 2
