@@ -342,3 +342,21 @@ def test_a_key_is_64_hex_digits() -> None:
     assert found is not None
     assert len(found) == 64
     assert int(found, 16) >= 0
+
+
+def test_what_beside_the_body_may_change_the_answer_is_in_the_key() -> None:
+    parts: dict[str, Any] = {
+        "tenant": "",
+        "namespace": "",
+        "family": "chat",
+        "model": "m",
+        "environment": Environment(id="e", origin="contract"),
+        "epochs": Epochs(),
+        "sample": 0,
+        "request": {},
+    }
+    plain = preimage(**parts)
+    assert plain == preimage(**parts, variant=())
+    query = preimage(**parts, variant=(("?", "api-version=1"),))
+    header = preimage(**parts, variant=(("openai-beta", "api-version=1"),))
+    assert len({plain, query, header}) == 3

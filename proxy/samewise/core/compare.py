@@ -116,6 +116,8 @@ def equal_json(one: str, other: str) -> bool:
         return False
 
 
+_WRITTEN = frozenset({"arguments", "input"})
+"""Members of a call that are JSON written as a text."""
 _SEVERITY = {Verdict.MATCH: 0, Verdict.NEAR_TIE: 1, Verdict.DIVERGENT: 2}
 
 
@@ -155,13 +157,13 @@ def _at(
     )
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Calls by value: absent is null, and a text that is JSON is what it stands for."""
+def _same(one: Any, other: Any, name: str = "") -> bool:
+    """Calls by value: absent is null, order of members is none, and written arguments are what they stand for."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return all(_same(one.get(name), other.get(name)) for name in one | other)
+        return all(_same(one.get(name), other.get(name), name) for name in one | other)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, str) and isinstance(other, str):
+    if isinstance(one, str) and isinstance(other, str) and name in _WRITTEN:
         return equal_json(one, other)
     return type(canonical.normalise(one)) is type(canonical.normalise(other)) and bool(one == other)
 

@@ -39,10 +39,13 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     sample: int = 0
     tags: tuple[str, ...] = ()
     namespace: str = ""
+    variant: tuple[tuple[str, str], ...] = ()
+    """What beside the body may change the answer: the query string, and fields that choose an API's behaviour."""
 
 
 _PLAIN = Controls()
-_HEADERS = ("cache-control", "x-samewise-ttl", "x-samewise-sample", "x-samewise-tags")
+_VARIANT = ("anthropic-beta", "anthropic-version", "openai-beta", "openai-version")
+_HEADERS = ("cache-control", "x-samewise-ttl", "x-samewise-sample", "x-samewise-tags", *_VARIANT)
 
 
 def parse_controls(headers: Mapping[str, str], body_cache: object = None) -> Controls:
@@ -109,7 +112,15 @@ def _from_headers(headers: Mapping[str, str]) -> Controls:
         ttl=None if ttl is None else _seconds("x-samewise-ttl", ttl, "header "),
         sample=0 if sample is None else _sample(sample),
         tags=_tags(headers.get("x-samewise-tags", "")),
+        variant=tuple((name, headers[name]) for name in _VARIANT if name in headers),
     )
+
+
+def with_query(controls: Controls, query: str) -> Controls:
+    """The controls of a request whose URL has this query string: it may change the answer, so it is in the key."""
+    if not query:
+        return controls
+    return msgspec.structs.replace(controls, variant=(("?", query), *controls.variant))
 
 
 def _directives(text: str) -> Iterator[tuple[str, str]]:

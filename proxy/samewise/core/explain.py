@@ -14,7 +14,7 @@ from samewise.core.difference import MISSING, Difference, differences, join, sim
 from samewise.core.entry import Entry
 from samewise.core.plan import Plan, Unit
 
-OUTSIDE = ("tenant", "namespace", "family", "model", "environment", "epochs", "sample")
+OUTSIDE = ("tenant", "namespace", "family", "model", "environment", "epochs", "sample", "variant")
 """Parts of a key that are no member of the body, and where each comes from."""
 _SOURCES = {
     "tenant": "api key",
@@ -24,6 +24,7 @@ _SOURCES = {
     "environment": "backend",
     "epochs": "administrator",
     "sample": "request",
+    "variant": "request",
 }
 _SHORT = 64
 _PLAIN_MEMBERS = frozenset({"role", "type", "name", "id", "detail", "strict"})
@@ -135,7 +136,7 @@ def _explain_unit(plan: Plan, unit: Unit, full: bool) -> dict[str, Any]:
 def _outside(plan: Plan, unit: Unit) -> dict[str, Any]:
     if unit.preimage:
         told = keys.parts(unit.preimage)
-        return {name: told[name] for name in OUTSIDE}
+        return {name: told[name] for name in OUTSIDE if name in told}
     return {
         "tenant": plan.context.tenant,
         "namespace": plan.controls.namespace,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from samewise.core import canonical
@@ -29,13 +29,15 @@ def preimage(
     epochs: Epochs,
     sample: int,
     request: Mapping[str, Any],
+    variant: Sequence[tuple[str, str]] = (),
 ) -> bytes:
     """One JSON object that nothing else has: compact, in UTF-8, with its own members always in this order.
 
     `request` is the effective request. Its members are ordered by name, at the top level alone: inside
     messages, tools and schemas order changes the prompt. A number at the top level (or in `logit_bias`) has
     one spelling, 1.0 being 1. Deeper down 1.0 and 1 stay two things, since a chat template prints them
-    differently; 1.0, 1e0 and 1.00 are one. `model` is told once, beside the request.
+    differently; 1.0, 1e0 and 1.00 are one. `model` is told once, beside the request. `variant` (see
+    `Controls`) is a member only where there is one.
     """
     members = {name: _top(name, request[name]) for name in sorted(request) if name != _MODEL}
     return canonical.encode(
@@ -48,6 +50,7 @@ def preimage(
             "environment": environment.id,
             "epochs": [epochs.all, epochs.model, epochs.environment, epochs.tenant, epochs.profile],
             "sample": sample,
+            **({"variant": [list(each) for each in variant]} if variant else {}),
             "request": members,
         }
     )

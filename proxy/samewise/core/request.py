@@ -22,8 +22,10 @@ _CACHE, _SEED, _STREAM, _STREAM_OPTIONS = "cache", "seed", "stream", "stream_opt
 _COUNTS = frozenset({"include_usage", "continuous_usage_stats"})
 
 
-def plan(family: Family, raw: bytes, controls: Controls, context: Context) -> Plan:
-    """What the request means. Raises ProxyError 400 where the body can't be read, or its `cache` member.
+def plan(
+    family: Family, raw: bytes, controls: Controls, context: Context, *, parsed: Mapping[str, Any] | None = None
+) -> Plan:
+    """What the request means. `parsed` spares reading `raw` again. Raises ProxyError 400 where the body can't be read, or its `cache` member.
 
     The member `cache` is taken out and joined with `controls`; it is never forwarded, nor are `stream_options`
     of a request that is no stream. A body without a usable `model`, or with a `stream` that is no boolean, is the
@@ -36,7 +38,7 @@ def plan(family: Family, raw: bytes, controls: Controls, context: Context) -> Pl
 
     A seed of the client's and a sample number go together: the answer is the same, the entries are several.
     """
-    body = parse(raw)
+    body = parse(raw) if parsed is None else dict(parsed)
     order = tuple(body)
     whole = True
     if _CACHE in body:
@@ -147,6 +149,7 @@ class _Asked:
             epochs=self.context.epochs,
             sample=self.controls.sample,
             request=described,
+            variant=self.controls.variant,
         )
 
     def units(self, effective: Effective, options: dict[str, Any], pin: bool) -> tuple[Unit, ...]:

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from samewise.core import explain
+from samewise.core.body import parse
 from samewise.core.controls import parse_controls
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
@@ -125,13 +126,13 @@ class AdminPort:
         if family is None:
             raise ProxyError(400, f"unknown endpoint {endpoint!r}", code="unknown_endpoint", param="endpoint")
         body = asked.get("body")
-        raw = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+        value = parse(body.encode() if isinstance(body, str) else json.dumps(body).encode())
         headers = {str(name).lower(): str(value) for name, value in (asked.get("headers") or {}).items()}
         plan = self._answerer.plan(
             Ask(
                 family=family,
-                raw=raw,
-                value=body if isinstance(body, dict) else {},
+                raw=b"",
+                value=value,
                 headers=tuple(headers.items()),
                 controls=parse_controls(headers),
                 tenant=str(asked.get("tenant", "")),

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from samewise.core import headers, request
 from samewise.core.answer import Headers
-from samewise.core.controls import parse_controls
+from samewise.core.controls import parse_controls, with_query
 from samewise.core.errors import ProxyError
 from samewise.core.families.contract import Family
 from samewise.core.reason import Reason
@@ -105,7 +105,7 @@ class DataPort:
             raw=raw,
             value=value,
             headers=self._gate.travelling(fields),
-            controls=parse_controls(joined(fields), value.get("cache")),
+            controls=with_query(parse_controls(joined(fields)), incoming.query_string),
             tenant=account.tenant,
             trace=account.trace,
             query=incoming.query_string,

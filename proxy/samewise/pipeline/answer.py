@@ -33,7 +33,7 @@ class Answerer:
             model if isinstance(model, str) else "",
             lambda: xxhash.xxh3_128_digest(canonical.encode(ask.value)),
         )
-        return request.plan(ask.family, ask.raw, ask.controls, context)
+        return request.plan(ask.family, ask.raw, ask.controls, context, parsed=ask.value)
 
     async def answer(self, ask: Ask, marks: Marks) -> Reply:
         """The reply to one request. Raises ProxyError where there is none to give."""

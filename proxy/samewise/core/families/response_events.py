@@ -26,7 +26,7 @@ def to_events(response: dict[str, Any]) -> tuple[Event, ...]:
 
 
 def _values(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    later = {name: None for name in ("usage", "completed_at", "incomplete_details") if name in response}
+    later: dict[str, Any] = {name: None for name in ("usage", "completed_at", "incomplete_details") if name in response}
     begun = {**response, **later, "status": "in_progress", "output": []}
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}
