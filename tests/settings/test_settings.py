@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as trials
 from hypothesis import strategies as st
 
 from samewise.settings import Settings, SettingsError, flat, load, masked
@@ -84,12 +85,14 @@ def test_a_port_may_be_text() -> None:
     assert from_text('[server]\nport = "6379"').server.port == 6379
 
 
+@trials(deadline=None)
 @given(st.floats(0, 1e6, allow_nan=False))
 def test_seconds_survive_being_written(number: float) -> None:
     assert seconds(number) == number
     assert seconds(repr(number)) == pytest.approx(number)
 
 
+@trials(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["ms", "s", "m", "h", "d"]))
 def test_a_unit_multiplies(number: int, unit: str) -> None:
     if number * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}[unit] <= 3650 * 86400:
@@ -98,17 +101,20 @@ def test_a_unit_multiplies(number: int, unit: str) -> None:
         assert seconds(f"{number} {unit.upper()}") == pytest.approx(number * one)
 
 
+@trials(deadline=None)
 @given(st.integers(1, 3650 * 86400))
 def test_a_spelt_time_means_the_same(number: int) -> None:
     assert seconds(spelt(number)) == number
 
 
+@trials(deadline=None)
 @given(st.integers(0, 2**20), st.sampled_from([("KiB", 1024), ("MB", 10**6), ("MiB", 2**20), ("B", 1), ("", 1)]))
 def test_a_size_is_whole_bytes(number: int, unit: tuple[str, int]) -> None:
     assert size(f"{number}{unit[0]}") == number * unit[1]
     assert size(number) == number
 
 
+@trials(deadline=None)
 @given(st.one_of(st.text(max_size=8), st.floats(), st.integers(), st.booleans(), st.none(), st.lists(st.integers())))
 def test_anything_else_is_refused_with_what_it_should_be(value: Any) -> None:
     for parse in (seconds, size, memory):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -46,6 +46,7 @@ def plain(outcome: str, n: int = 0) -> Record:
     )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(OUTCOMES), st.integers(0, 300))))
 def test_outcomes_add_up_to_requests_whatever_the_names(told: list[tuple[str, int]]) -> None:
     tallies = Tallies(models=5)
@@ -186,6 +187,7 @@ def test_openmetrics_has_exemplars_and_text_has_none(observer: Telemetry, record
     assert b"trace_id" not in observer.prometheus()[0]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_name_is_escaped(model: str) -> None:
     tallies = Tallies()

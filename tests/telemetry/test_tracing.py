@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -116,6 +116,7 @@ def test_a_malformed_context_begins_a_new_trace_and_does_not_travel(kept: Kept, 
     assert Untraced().begin({"traceparent": given}, "x").traceparent is None
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_context_is_too_strange(given: str) -> None:
     trace = Untraced().begin({"traceparent": given}, "x")

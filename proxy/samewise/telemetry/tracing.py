@@ -89,6 +89,7 @@ class Tracer:
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
         self._clock = clock
+        self._random = random.Random()
         self._ids = _Prepared()
         self._sampler = TracerProvider(resource=resource, shutdown_on_exit=False).sampler
         provider = TracerProvider(
@@ -99,8 +100,8 @@ class Tracer:
 
     def begin(self, headers: Mapping[str, str], name: str) -> Span:
         parent = parse(headers.get("traceparent"))
-        trace_id = parent.trace_id if parent else f"{random.getrandbits(128) or 1:032x}"
-        span_id, upstream_id = f"{random.getrandbits(64) or 1:016x}", f"{random.getrandbits(64) or 1:016x}"
+        trace_id = parent.trace_id if parent else f"{self._random.getrandbits(128) or 1:032x}"
+        span_id, upstream_id = self._span_id(), self._span_id()
         sampled = self._sampled(parent, trace_id, name)
         return Span(
             traceparent=f"00-{trace_id}-{upstream_id if sampled else span_id}-{'01' if sampled else '00'}",
@@ -139,7 +140,7 @@ class Tracer:
             server.add_event("first byte", timestamp=_nanoseconds(started + record.first_byte))
         inside = _parent(trace.trace_id, trace.span_id, remote=False)
         if record.lookup is not None:
-            ids.prepare(trace.trace_id, f"{random.getrandbits(64) or 1:016x}")
+            ids.prepare(trace.trace_id, self._span_id())
             lookup = tracer.start_span(
                 "lookup",
                 context=inside,
@@ -161,6 +162,9 @@ class Tracer:
                 upstream.set_status(Status(StatusCode.ERROR))
             upstream.end(_nanoseconds(began + (record.upstream or 0.0)))
         server.end(_nanoseconds(started + record.duration))
+
+    def _span_id(self) -> str:
+        return f"{self._random.getrandbits(64) or 1:016x}"
 
     def _sampled(self, parent: Parent | None, trace_id: str, name: str) -> bool:
         context = _parent(parent.trace_id, parent.span_id, remote=True, sampled=parent.sampled) if parent else None
