@@ -72,20 +72,25 @@ class RedisJournal:
         if number < 0:
             await self._restore()
             number = await _APPEND.run(self._link, (self._name,), (data, 0), operation="journal")
+        if number == len(self._known) + 1:
+            self._known.append(data)
         self._wake.wake()
         return msgspec.structs.replace(event, number=number)
 
     async def since(self, number: int) -> Sequence[ControlEvent]:
+        """As the port says; where the server's journal was begun anew by others, all events that are there now."""
         start = min(max(0, number), len(self._known))
-        values = await self._link.call("LRANGE", self._name, start, -1, operation="journal")
-        if start + len(values) < len(self._known):
+        values = await self._from(start)
+        if max(0, start - 1) + len(values) < len(self._known):
             await self._restore()
-            values = await self._link.call("LRANGE", self._name, start, -1, operation="journal")
+            values = await self._from(start)
+        if start > 0 and values[:1] != self._known[start - 1 : start]:
+            self._known = await self._from(0)
+            return _numbered(self._known, 0)
+        values = values[start > 0 :]
         if start + len(values) > len(self._known):
             self._known[start:] = values
-        events = (_decoder.decode(value) for value in values)
-        numbered = [msgspec.structs.replace(event, number=start + at) for at, event in enumerate(events, 1)]
-        return [event for event in numbered if event.number > number]
+        return [event for event in _numbered(values, start) if event.number > number]
 
     async def changes(self) -> AsyncIterator[None]:
         if self._watch is None:
@@ -111,6 +116,11 @@ class RedisJournal:
             if length != self._seen:
                 self._seen = length
                 self._wake.wake()
+
+    async def _from(self, start: int) -> list[bytes]:
+        """The raw events after the first `start`, and the one before them, where there is one."""
+        values: list[bytes] = await self._link.call("LRANGE", self._name, max(0, start - 1), -1, operation="journal")
+        return values
 
     async def _restore(self) -> None:
         await _RESTORE.run(self._link, (self._name,), self._known, operation="journal")
@@ -155,6 +165,10 @@ class RedisRecords:
 
     def _name(self, kind: str, part: str) -> str:
         return f"{self._prefix}:{{{kind}}}:{part}"
+
+
+def _numbered(values: Sequence[bytes], start: int) -> list[ControlEvent]:
+    return [msgspec.structs.replace(_decoder.decode(value), number=at) for at, value in enumerate(values, start + 1)]
 
 
 def _context(kind: str, identity: str) -> bytes:

@@ -1,0 +1,532 @@
+"""A Redis that is slow, frozen, full, read-only, lying or away costs a bounded time and never gives a wrong entry."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from samewise.ports import ControlEvent, StoreUnavailable
+from samewise.store.factory import Stores, open_store
+from tests.store.conftest import Notices
+from tests.support.entries import key_of, make_entry
+from tests.support.redis import RedisServer, free_port
+from tests.support.shim import Shim, redis_commands, redis_error
+
+
+class Real:
+    """Time as it is."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Opening:
+    """Opens stores with real time and no memory tier, and closes them."""
+
+    def __init__(self, notices: Notices) -> None:
+        self._notices = notices
+        self._opened: list[Stores] = []
+
+    async def __call__(self, url: str, limit: float = 0.2, **settings: Any) -> Stores:
+        stores = await open_store(
+            url,
+            clock=Real(),
+            on_notice=self._notices,
+            timeout=limit,
+            memory_bytes=0,
+            **settings,
+        )
+        self._opened.append(stores)
+        return stores
+
+    async def close(self) -> None:
+        for stores in self._opened:
+            await stores.close()
+
+
+@pytest.fixture
+async def opening(notices: Notices) -> AsyncIterator[Opening]:
+    opener = Opening(notices)
+    yield opener
+    await opener.close()
+
+
+async def fill(stores: Stores, names: list[str]) -> None:
+    for name in names:
+        assert await stores.store.put(make_entry(name, created=time.time()))
+    await stores.store.flush()
+
+
+async def echoes(stores: Stores, name: str) -> bool:
+    """True where there is an entry, which must then be the right one."""
+    found = await stores.store.get(key_of(name))
+    if found is None:
+        return False
+    assert found.entry.answer.body == make_entry(name).answer.body
+    return True
+
+
+async def timed(stores: Stores, name: str) -> tuple[float, str]:
+    """Seconds, and what came: `entry`, `none` or the kind of failure."""
+    began = time.monotonic()
+    try:
+        what = "entry" if await echoes(stores, name) else "none"
+    except StoreUnavailable as error:
+        what = error.kind
+    return time.monotonic() - began, what
+
+
+async def until(condition: Callable[[], Awaitable[bool]], limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while not await condition():
+        assert time.monotonic() < deadline, f"not within {limit} s"
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("connections", [1, 10])
+async def test_replies_of_abandoned_commands_never_reach_others(
+    shared_redis: RedisServer, opening: Opening, connections: int
+) -> None:
+    async with Shim.before(shared_redis.port) as shim:
+        stores = await opening(
+            f"redis://127.0.0.1:{shim.port}?max_connections={connections}", 1.0, namespace=f"r01-{connections}"
+        )
+        names = [f"p{n}" for n in range(60)]
+        await fill(stores, names)
+        shim.delay = (0.0, 0.02)
+        chance = random.Random(1)
+        tasks = [asyncio.create_task(timed(stores, name)) for name in names]
+        for task in tasks:
+            if chance.random() < 0.5:
+                asyncio.get_running_loop().call_later(chance.uniform(0, 0.1), task.cancel)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        shim.delay = 0.0
+        await until(lambda: found_up(stores), 10)
+        assert all([await echoes(stores, name) for name in names])
+
+
+async def found_up(stores: Stores) -> bool:
+    return stores.store.status()[0].available
+
+
+async def test_a_command_that_timed_out_leaves_no_reply_behind(shared_redis: RedisServer, opening: Opening) -> None:
+    async with Shim.before(shared_redis.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=1", 0.05, namespace="late")
+        await fill(stores, ["a", "b"])
+        shim.delay = 0.1
+        assert (await timed(stores, "a"))[1] == "timeout"
+        shim.delay = 0.0
+        assert await echoes(stores, "b")
+        assert await echoes(stores, "a")
+
+
+async def test_a_value_moved_to_another_key_is_a_miss_and_is_counted(
+    redis_server: RedisServer, opening: Opening, notices: Notices
+) -> None:
+    stores = await opening(redis_server.url)
+    await fill(stores, ["a", "b"])
+    a, b = (f"samewise:default:e:{{{key_of(name)}}}" for name in "ab")
+    redis_server.command("COPY", b, a, "REPLACE")
+    assert not await echoes(stores, "a")
+    assert await echoes(stores, "b")
+    assert notices.errors() == ["checksum"]
+
+
+async def test_values_of_any_kind_are_a_miss(redis_server: RedisServer, opening: Opening, notices: Notices) -> None:
+    stores = await opening(redis_server.url)
+    name = f"samewise:default:e:{{{key_of('a')}}}"
+    for words in (["SET", name, "junk"], ["SET", name, ""], ["LPUSH", name, "x"], ["HSET", name, "f", "v"]):
+        redis_server.command("DEL", name)
+        redis_server.command(*words)
+        assert not await echoes(stores, "a")
+    assert set(notices.errors()) == {"format", "wrongtype"}
+    await fill(stores, ["a"])
+    assert await echoes(stores, "a")
+
+
+async def test_frozen_costs_the_time_limit_then_nothing_and_mends_itself(
+    redis_server: RedisServer, opening: Opening, notices: Notices
+) -> None:
+    stores = await opening(redis_server.url, 0.1)
+    await fill(stores, ["a"])
+    redis_server.stop()
+    took = await asyncio.gather(*(timed(stores, "a") for _ in range(50)))
+    assert all(seconds < 0.3 for seconds, _ in took)
+    assert {what for _, what in took} == {"timeout"}
+    seconds, what = await timed(stores, "a")
+    assert what == "circuit-open"
+    assert seconds < 0.01
+    assert not stores.store.status()[0].available
+    assert stores.store.status()[0].detail == "timeout"
+    assert notices.count("store-state", state="down") == 1
+    redis_server.cont()
+    await until(lambda: found_up(stores), 10)
+    assert await echoes(stores, "a")
+    assert notices.count("store-state", state="up") == 1
+
+
+async def test_a_frozen_redis_never_holds_up_a_put_or_the_end(redis_server: RedisServer, opening: Opening) -> None:
+    stores = await opening(redis_server.url, 0.1)
+    redis_server.stop()
+    began = time.monotonic()
+    for n in range(200):
+        await stores.store.put(make_entry(f"n{n}", created=time.time()))
+    assert time.monotonic() - began < 0.1
+    await stores.close()
+    assert time.monotonic() - began < 4
+    redis_server.cont()
+
+
+async def test_probes_of_a_dead_redis_are_at_most_one_a_second(redis_server: RedisServer, opening: Opening) -> None:
+    async with Shim.before(redis_server.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}", 0.1)
+        await fill(stores, ["a"])
+        shim.freeze()
+        await asyncio.gather(*(timed(stores, "a") for _ in range(20)))
+        before = shim.accepted
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            assert (await timed(stores, "a"))[1] in ("circuit-open", "timeout")
+            await asyncio.sleep(0.01)
+        assert shim.accepted - before <= 3
+
+
+async def test_killed_and_started_again_it_is_used_again(redis_server: RedisServer, opening: Opening) -> None:
+    stores = await opening(redis_server.url)
+    await fill(stores, ["a"])
+    redis_server.kill()
+    kinds = {(await timed(stores, "a"))[1] for _ in range(8)}
+    assert kinds <= {"refused", "disconnected", "circuit-open"}
+    redis_server.start()
+    await until(lambda: found_up(stores), 10)
+    assert not await echoes(stores, "a")
+    await fill(stores, ["a"])
+    assert await echoes(stores, "a")
+
+
+@pytest.mark.parametrize("where", ["refused", "blackholed", "dns", "password", "unix"])
+async def test_opening_an_unreachable_redis_is_bounded_and_counted(
+    redis_server: RedisServer, opening: Opening, notices: Notices, where: str
+) -> None:
+    async with Shim.before(redis_server.port) as shim:
+        shim.freeze()
+        url, kind = {
+            "refused": (f"redis://127.0.0.1:{free_port()}", "refused"),
+            "blackholed": (f"redis://127.0.0.1:{shim.port}", "timeout"),
+            "dns": ("redis://no-such-host.invalid", "dns"),
+            "password": (f"redis://:wrong@127.0.0.1:{redis_server.port}", "noauth"),
+            "unix": ("unix:///nonexistent/redis.sock", "refused"),
+        }[where]
+        began = time.monotonic()
+        stores = await opening(url, 0.3)
+        assert time.monotonic() - began < 1.0
+        assert set(notices.errors()) <= {kind, "timeout"}
+        assert notices.errors()
+        assert (await timed(stores, "a"))[1] in (kind, "timeout")
+
+
+async def test_a_redis_that_appears_later_is_used(opening: Opening, redis_server: RedisServer) -> None:
+    redis_server.kill()
+    stores = await opening(redis_server.url)
+    for _ in range(6):
+        await timed(stores, "a")
+    redis_server.start()
+    await until(lambda: found_up(stores), 10)
+    await fill(stores, ["a"])
+    assert await echoes(stores, "a")
+
+
+async def test_full_memory_fails_writes_alone_once_each(
+    redis_server: RedisServer, opening: Opening, notices: Notices
+) -> None:
+    stores = await opening(redis_server.url, 1.0)
+    await fill(stores, ["kept"])
+    redis_server.command("CONFIG", "SET", "maxmemory", "1mb", "maxmemory-policy", "noeviction")
+    redis_server.command("CONFIG", "RESETSTAT")
+    for n in range(100):
+        await stores.store.put(make_entry(f"n{n}", created=time.time()))
+    await stores.store.flush()
+    assert await echoes(stores, "kept")
+    stored = sum([await echoes(stores, f"n{n}") for n in range(100)])
+    assert stored < 10
+    assert notices.count("store-error", error="oom", operation="put") == 100 - stored
+    assert stores.store.status()[0].available
+    stats = redis_server.command("INFO", "commandstats").decode()
+    calls = [int(line.split("calls=")[1].split(",")[0]) for line in stats.splitlines() if line.startswith("cmdstat_ev")]
+    assert sum(calls) <= 200
+    redis_server.command("CONFIG", "SET", "maxmemory", "0")
+    await fill(stores, ["after"])
+    assert await echoes(stores, "after")
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("LOADING Redis is loading the dataset in memory", "loading"),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "masterdown"),
+        ("NOAUTH Authentication required.", "noauth"),
+        ("READONLY You can't write against a read only replica.", "readonly"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", "oom"),
+        ("NOPERM this user has no permissions to run the 'get' command", "noperm"),
+        ("CLUSTERDOWN The cluster is down", "clusterdown"),
+        ("ERR something else", "error"),
+    ],
+)
+async def test_what_the_server_answers_is_told_in_a_bounded_word(
+    shared_redis: RedisServer, opening: Opening, notices: Notices, message: str, kind: str
+) -> None:
+    async with Shim.before(shared_redis.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}", 1.0)
+        await fill(stores, ["a"])
+        shim.answer = redis_error(message, only={"GET", "EVALSHA", "EVAL"})
+        assert (await timed(stores, "a"))[1] == kind
+        await stores.store.put(make_entry("b", created=time.time()))
+        await stores.store.flush()
+        assert notices.errors() == [kind, kind]
+        shim.answer = None
+        assert await echoes(stores, "a")
+
+
+async def test_cut_in_the_middle_of_a_reply_is_a_failure_not_an_entry(
+    shared_redis: RedisServer, opening: Opening
+) -> None:
+    async with Shim.before(shared_redis.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}", 1.0)
+        await fill(stores, ["a"])
+        shim.cut_after(100)
+        assert (await timed(stores, "a"))[1] == "disconnected"
+        shim.cut_after(None)
+        assert await echoes(stores, "a")
+
+
+async def test_nonsense_in_place_of_a_reply_is_a_failure(shared_redis: RedisServer, opening: Opening) -> None:
+    async with Shim.before(shared_redis.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}", 1.0)
+        await fill(stores, ["a"])
+        shim.answer = lambda chunk: b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        assert (await timed(stores, "a"))[1] in ("protocol", "disconnected")
+        shim.answer = None
+        assert await echoes(stores, "a")
+
+
+async def test_reads_that_time_out_cause_no_writes(shared_redis: RedisServer, opening: Opening) -> None:
+    async with Shim.before(shared_redis.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}", 0.05)
+        await fill(stores, ["a"])
+        shim.freeze()
+        seen = len(shim.requests)
+        await asyncio.gather(*(timed(stores, "a") for _ in range(20)))
+        sent = {name for chunk in shim.requests[seen:] for name in redis_commands(chunk)}
+        assert not sent & {"SET", "EVAL", "EVALSHA"}
+
+
+async def test_every_key_has_a_time_to_live_near_what_was_asked(redis_server: RedisServer, opening: Opening) -> None:
+    stores = await opening(redis_server.url)
+    for ttl in (0.4, 1.5, 60.0, 1e12, 2.0**63):
+        await stores.store.put(make_entry(str(ttl), created=time.time(), ttl=ttl))
+    await stores.store.discard(key_of("gone"), 3)
+    await stores.store.flush()
+    keys = [word for word in redis_server.command("KEYS", "*").split(b"\r\n") if word.startswith(b"samewise:")]
+    assert len(keys) >= 4
+    for key in keys:
+        left = int(redis_server.command("PTTL", key)[1:])
+        assert left > 0 or left == -2
+    left = int(redis_server.command("PTTL", f"samewise:default:e:{{{key_of('60.0')}}}")[1:])
+    assert 59_000 < left <= 60_000
+
+
+async def test_connections_stay_within_the_pool(redis_server: RedisServer, opening: Opening) -> None:
+    async with Shim.before(redis_server.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=8", 1.0)
+        names = [f"n{n}" for n in range(50)]
+        await fill(stores, names)
+        chance = random.Random(2)
+        for _ in range(10):
+            tasks = [asyncio.create_task(timed(stores, chance.choice(names))) for _ in range(100)]
+            for task in chance.sample(tasks, 40):
+                asyncio.get_running_loop().call_later(chance.uniform(0, 0.01), task.cancel)
+            asyncio.get_running_loop().call_later(0.005, shim.drop)
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await until(lambda: found_up(stores), 10)
+        await timed(stores, "n1")
+        clients = redis_server.command("CLIENT", "LIST").count(b"addr=")
+        assert clients <= 8 + 2
+
+
+async def test_closing_writes_what_waits(redis_server: RedisServer, opening: Opening) -> None:
+    stores = await opening(redis_server.url, 1.0)
+    for n in range(200):
+        await stores.store.put(make_entry(f"n{n}", created=time.time()))
+    await stores.close()
+    other = await opening(redis_server.url, 1.0)
+    assert all([await echoes(other, f"n{n}") for n in range(200)])
+
+
+async def test_a_full_queue_refuses_and_counts(redis_server: RedisServer, opening: Opening, notices: Notices) -> None:
+    stores = await opening(redis_server.url, 1.0)
+    kept = [await stores.store.put(make_entry(f"n{n}", created=time.time())) for n in range(5000)]
+    assert not all(kept)
+    assert notices.count("store-error", error="queue-full") == kept.count(False)
+    await stores.store.flush()
+
+
+async def test_what_a_url_says_about_time_is_ignored(redis_server: RedisServer, opening: Opening) -> None:
+    stores = await opening(f"{redis_server.url}?socket_timeout=60&socket_connect_timeout=60&retry_on_timeout=true", 0.1)
+    await fill(stores, ["a"])
+    redis_server.stop()
+    assert (await timed(stores, "a"))[0] < 0.3
+    redis_server.cont()
+
+
+async def test_a_socket_file_works_like_a_port(redis_server: RedisServer, opening: Opening) -> None:
+    stores = await opening(redis_server.unix_url)
+    await fill(stores, ["a"])
+    assert await echoes(stores, "a")
+
+
+async def test_a_cluster_works_like_a_single_server(
+    redis_cluster: RedisServer, opening: Opening, notices: Notices
+) -> None:
+    stores = await opening(f"redis+cluster://127.0.0.1:{redis_cluster.port}", 2.0)
+    names = [f"n{n}" for n in range(50)]
+    await fill(stores, names)
+    assert all([await echoes(stores, name) for name in names])
+    assert await stores.store.discard(key_of("n1"), 2)
+    assert not await echoes(stores, "n1")
+    assert len([entry async for entry in stores.store.scan()]) == 49
+    await stores.journal.append(ControlEvent(kind="k", subject="s"))
+    assert len(await stores.journal.since(0)) == 1
+    await stores.records.add("k", "1", b"v", keep=1)
+    assert await stores.records.latest("k", 1) == [("1", b"v")]
+    assert notices.errors() == []
+
+
+async def test_sentinel_leads_to_the_primary(redis_server: RedisServer, opening: Opening) -> None:
+    watch = f"sentinel monitor main 127.0.0.1 {redis_server.port} 1"
+    sentinel = RedisServer(sentinel=watch)
+    try:
+        stores = await opening(f"redis+sentinel://127.0.0.1:{sentinel.port}/main", 1.0)
+        await fill(stores, ["a"])
+        assert await echoes(stores, "a")
+        assert b":1" in redis_server.command("EXISTS", f"samewise:default:e:{{{key_of('a')}}}")
+        await stores.close()
+    finally:
+        sentinel.close()
+
+
+async def test_a_user_with_the_documented_commands_alone_is_enough(
+    redis_server: RedisServer, opening: Opening, notices: Notices
+) -> None:
+    commands = "get set unlink ping scan eval evalsha rpush lrange llen del hget hset hdel hmget zadd zcard zpopmin"
+    rules = [f"+{word}" for word in [*commands.split(), "zrevrange", "incr"]]
+    redis_server.command("ACL", "SETUSER", "sw", "on", ">pw", "~samewise:default:*", *rules)
+    stores = await opening(f"redis://sw:pw@127.0.0.1:{redis_server.port}")
+    await fill(stores, ["a", "b"])
+    assert await echoes(stores, "a")
+    await stores.store.discard(key_of("a"), 1)
+    assert len([entry async for entry in stores.store.scan()]) == 1
+    await stores.journal.append(ControlEvent(kind="k", subject="s"))
+    assert len(await stores.journal.since(0)) == 1
+    for n in range(3):
+        await stores.records.add("k", str(n), b"v", keep=1)
+    assert len(await stores.records.latest("k", 5)) == 1
+    assert await stores.records.get("k", "2") == b"v"
+    assert notices.errors() == []
+
+
+async def test_other_applications_keys_are_left_alone(redis_server: RedisServer, opening: Opening) -> None:
+    redis_server.command("SET", "app:session:1", "theirs")
+    stores = await opening(redis_server.url)
+    await fill(stores, ["a", "b"])
+    async for entry in stores.store.scan():
+        await stores.store.discard(entry.key, 1)
+    assert b"theirs" in redis_server.command("GET", "app:session:1")
+    stats = redis_server.command("INFO", "commandstats").decode().lower()
+    assert "cmdstat_keys:" not in stats
+    assert "cmdstat_flush" not in stats
+
+
+# --- journal ------------------------------------------------------------------------------------------
+
+
+def event(subject: str) -> ControlEvent:
+    return ControlEvent(kind="invalidate", subject=subject)
+
+
+async def test_a_proxy_that_was_cut_off_catches_up_when_it_returns(redis_server: RedisServer, opening: Opening) -> None:
+    async with Shim.before(redis_server.port) as shim:
+        here = await opening(redis_server.url)
+        away = await opening(f"redis://127.0.0.1:{shim.port}", 0.1)
+        seen: list[str] = []
+
+        async def follow() -> None:
+            async for _ in away.journal.changes():
+                with contextlib.suppress(StoreUnavailable):
+                    seen.extend(one.subject for one in await away.journal.since(len(seen)))
+
+        follower = asyncio.create_task(follow())
+        await here.journal.append(event("before"))
+        await until(lambda: _equal(seen, ["before"]), 2)
+        shim.freeze()
+        for n in range(5):
+            await timed(away, f"{n}")
+        await here.journal.append(event("meanwhile"))
+        shim.thaw()
+        await until(lambda: _equal(seen, ["before", "meanwhile"]), 10)
+        follower.cancel()
+
+
+async def _equal(seen: list[str], expected: list[str]) -> bool:
+    return seen == expected
+
+
+async def test_a_journal_that_the_server_lost_is_restored_by_who_knows_it(
+    redis_server: RedisServer, opening: Opening
+) -> None:
+    stores = await opening(redis_server.url, 1.0)
+    for n in range(3):
+        await stores.journal.append(event(str(n)))
+    await stores.journal.since(0)
+    redis_server.restart()
+    await until(lambda: _answers(stores), 10)
+    assert (await stores.journal.append(event("3"))).number == 4
+    newcomer = await opening(redis_server.url, 1.0)
+    assert [one.subject for one in await newcomer.journal.since(0)] == ["0", "1", "2", "3"]
+
+
+async def _answers(stores: Stores) -> bool:
+    return (await timed(stores, "x"))[1] == "none"
+
+
+async def test_events_written_to_an_emptied_server_and_those_of_before_are_all_heard(
+    redis_server: RedisServer, opening: Opening
+) -> None:
+    veteran = await opening(redis_server.url, 1.0)
+    for n in range(3):
+        await veteran.journal.append(event(f"old{n}"))
+    await veteran.journal.since(0)
+    redis_server.restart()
+    newcomer = await opening(redis_server.url, 1.0)
+    assert (await newcomer.journal.append(event("new"))).number == 1
+    await until(lambda: _answers(veteran), 10)
+    assert [one.subject for one in await veteran.journal.since(3)] == ["new"]
+    assert [one.subject for one in await newcomer.journal.since(1)] == ["old0", "old1", "old2", "new"]
+    assert await newcomer.journal.since(4) == [] == await veteran.journal.since(4)
+
+
+async def test_an_append_that_fails_says_so(redis_server: RedisServer, opening: Opening) -> None:
+    stores = await opening(redis_server.url, 0.2)
+    redis_server.kill()
+    with pytest.raises(StoreUnavailable):
+        await stores.journal.append(event("a"))
+    with pytest.raises(StoreUnavailable):
+        await stores.store.discard(key_of("a"), 1)
