@@ -117,7 +117,7 @@ class Admin:
     def _check(self, response: http.client.HTTPResponse) -> None:
         if response.status < 400:
             return
-        message = _message(response.read(65536)) or response.reason
+        message = _message(response.read(65536)) or f"{self.url} answered {response.status} {response.reason}"
         match response.status:
             case 401 | 403:
                 hint = "set SAMEWISE_ADMIN_TOKEN to the [admin] token of the proxy"
@@ -147,4 +147,4 @@ def _message(data: bytes) -> str:
         error = json.loads(data)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError):
-        return data.decode("utf-8", "replace").strip().partition("\n")[0][:200]
+        return ""

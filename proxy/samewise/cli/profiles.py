@@ -103,7 +103,13 @@ def _shown(told: Any, as_json: bool) -> None:
     if told.get("canary"):
         show.facts({"canary": _canary(told)})
     rows = [
-        (row.get("version"), row.get("values"), show.moment(row.get("at")), row.get("by"), row.get("reason"))
+        (
+            row.get("number", row.get("version")),
+            row.get("values"),
+            show.moment(row.get("at")),
+            row.get("by"),
+            row.get("reason"),
+        )
         for row in told.get("versions") or ()
     ]
     show.table(("version", "values", "at", "by", "reason"), rows)
