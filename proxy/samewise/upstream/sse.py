@@ -43,7 +43,7 @@ class Parser:
             joins = data[0] == 0x0A and pieces[-1][-1] == 0x0A
             pieces.append(data)
             self._size += len(data)
-            if not joins and _END not in data:
+            if not joins and (b"\n" not in data or _END not in data):
                 self._limit([])
                 return []
             data = b"".join(pieces)
