@@ -118,13 +118,13 @@ def test_the_tier_is_told_of_hits_alone(observer: Telemetry, record: Make) -> No
 
 
 VERIFIED = Notice(kind="verification", attributes={"verdict": "match", "environment": "e"})
-STORE_ERROR = Notice(kind="store.error", attributes={"tier": "store", "error": "timeout"})
+STORE_ERROR = Notice(kind="store-error", attributes={"tier": "store", "error": "timeout"})
 INVALIDATED = Notice(kind="control", attributes={"kind": "invalidate"}, detail={"subject": "model"})
 NOTICES: list[tuple[Notice, str, dict[str, str]]] = [
     (VERIFIED, "verifications", {"verdict": "match"}),
     (STORE_ERROR, "store_errors", {"error": "timeout"}),
-    (Notice(kind="store.eviction", attributes={"tier": "memory"}), "store_evictions", {"tier": "memory"}),
-    (Notice(kind="verify.dropped"), "verify_dropped", {}),
+    (Notice(kind="store-eviction", attributes={"tier": "memory"}), "store_evictions", {"tier": "memory"}),
+    (Notice(kind="verify-dropped"), "verify_dropped", {}),
     (INVALIDATED, "invalidations", {"scope": "model"}),
     (Notice(kind="control", attributes={"kind": "profile.set"}), "changes", {"kind": "profile.set"}),
     (Notice(kind="something new"), "events", {"kind": "something new"}),

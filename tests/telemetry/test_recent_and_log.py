@@ -73,7 +73,7 @@ def test_the_past_is_bounded_and_newest_first(clock: ManualClock, record: Make) 
 def test_a_store_that_is_down_is_told_once_an_interval(clock: ManualClock, told: list[logging.LogRecord]) -> None:
     logger = logging.getLogger("samewise.test")
     observer = Telemetry(clock=clock, log=Log(logger, Repeats(30, clock=clock.monotonic)))
-    notice = Notice(kind="store.error", attributes={"tier": "store", "error": "refused"})
+    notice = Notice(kind="store-error", attributes={"tier": "store", "error": "refused"})
     for _ in range(100):
         observer.notice(notice)
     assert len(told) == 1
@@ -86,7 +86,7 @@ def test_a_store_that_is_down_is_told_once_an_interval(clock: ManualClock, told:
 def test_an_odd_notice_raises_nothing(observer: Telemetry) -> None:
     observer.notice(Notice(kind="", attributes={"message": "m", "self": "s"}, detail={"what": object(), "name": 1}))
     observer.notice(Notice(kind="verification", attributes={"verdict": "divergent"}, detail={"message": "m"}))
-    observer.notice(Notice(kind="store.error"))
+    observer.notice(Notice(kind="store-error"))
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ from samewise.telemetry.tracing import Span, Untraced
 
 _COUNTED = {
     "verification": ("samewise.verifications", ("verdict", "environment")),
-    "verify.dropped": ("samewise.verify.dropped", ()),
-    "store.error": ("samewise.store.errors", ("tier", "error")),
-    "store.eviction": ("samewise.store.evictions", ("tier",)),
+    "verify-dropped": ("samewise.verify.dropped", ()),
+    "store-error": ("samewise.store.errors", ("tier", "error")),
+    "store-eviction": ("samewise.store.evictions", ("tier",)),
     "invalidation": ("samewise.invalidations", ("scope",)),
     "tokens": ("samewise.tokens", ("kind",)),
 }
 _SET = {"consistency": ("samewise.consistency.ratio", ("environment",))}
-_QUIET = frozenset({"tokens", "store.eviction", "verify.dropped", "consistency"})
+_QUIET = frozenset({"tokens", "store-eviction", "verify-dropped", "consistency"})
 _INVALIDATE = "invalidate"
 
 
@@ -179,8 +179,8 @@ class Telemetry:
             case "verification":
                 if notice.attributes.get("verdict") != "match":
                     self._log.warning("a recomputation did not agree", **fields)
-            case "store.error":
-                what = "store.error {tier} {error}".format_map({"tier": "", "error": "", **notice.attributes})
+            case "store-error":
+                what = "store-error {tier} {error}".format_map({"tier": "", "error": "", **notice.attributes})
                 self._log.seldom(what, "a store can't be asked; upstreams answer meanwhile", **fields)
             case kind:
                 self._log.info(kind, **fields)
