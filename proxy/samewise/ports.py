@@ -159,7 +159,8 @@ class Exchange(Protocol):
     headers: Headers
     """End-to-end headers, names in lower case, content decoded."""
     environment: str | None
-    """The id that the answer's own header names, else that of the member."""
+    """The id that the answer's own header names, else that of the member; empty while nobody knows what
+    the member is (never seen, or restarted and not looked at yet): it equals no id."""
     member: str
     """The upstream's base URL."""
     instance: str | None

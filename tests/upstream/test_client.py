@@ -384,7 +384,7 @@ async def test_a_stream_that_falls_silent_is_given_up_and_its_connection_ended()
 
 
 async def test_slow_but_steady_outlives_every_limit_but_the_total() -> None:
-    """Ten pauses of half the idle limit, together longer than the time to the first byte."""
+    """Ten pauses below the idle limit, together longer than it and than the time to the first byte."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -395,10 +395,10 @@ async def test_slow_but_steady_outlives_every_limit_but_the_total() -> None:
         writer.write(b"0\r\n\r\n")
 
     async with tcp(talk) as url:
-        async with client(url, Timeouts(connect=0.2, first_byte=0.3, idle=0.2, total=10)) as made:
+        async with client(url, Timeouts(connect=0.2, first_byte=0.3, idle=0.5, total=10)) as made:
             events, failure = await collect(made)
             assert (len(events), failure) == (10, None)
-        async with client(url, Timeouts(connect=0.2, first_byte=0.3, idle=0.2, total=0.6)) as made:
+        async with client(url, Timeouts(connect=0.2, first_byte=0.3, idle=0.5, total=0.6)) as made:
             events, failure = await collect(made)
             assert failure is not None
             assert failure.kind == "timeout"
@@ -417,7 +417,7 @@ async def test_the_first_byte_has_a_limit_of_its_own(head: bytes) -> None:
         writer.write((b"" if head else SSE_HEAD) + chunk(E1) + b"0\r\n\r\n")
 
     async with tcp(talk) as url:
-        async with client(url, Timeouts(connect=0.1, first_byte=5, idle=0.1, total=10)) as made:
+        async with client(url, Timeouts(connect=0.1, first_byte=5, idle=0.3, total=10)) as made:
             assert (await collect(made))[1] is None
         async with client(url, Timeouts(connect=0.1, first_byte=0.1, idle=5, total=10)) as made:
             with pytest.raises(UpstreamFailed) as caught:

@@ -213,7 +213,7 @@ async def test_after_a_restart_no_answer_counts_until_the_server_was_asked_again
         fake.hold.set()
         exchange = await asking
         await exchange.close()
-        assert exchange.environment is None
+        assert exchange.environment == ""
         await until(lambda: environment(made).id != first)
         exchange = await made.open(ASK)
         await exchange.close()
@@ -318,7 +318,11 @@ async def test_start_does_not_wait_for_a_server_that_thinks() -> None:
         assert asyncio.get_running_loop().time() - began < 1.5
         assert made.members()[0].environment is None
         assert made.members()[0].healthy
+        asking = asyncio.create_task(made.open(ASK))
         hold.set()
+        exchange = await asking
+        await exchange.close()
+        assert exchange.environment == ""
         await until(lambda: made.members()[0].environment is not None)
 
 

@@ -25,6 +25,8 @@ _PROBE = Timeouts(connect=2.0, first_byte=60.0, idle=30.0, total=120.0)
 """Limits of a question that the server must think about."""
 _PATIENCE = 3
 """Inconclusive observations of an unknown server after which it is described without its answers."""
+NOBODY = ""
+"""The environment of an answer while nobody knows what gives it: equal to no id, so it is stored under none."""
 _BLIND = ["weights replaced within the time between two probes", "the engine's own seed", "the device"]
 
 
@@ -32,7 +34,7 @@ class Upstream:
     """A member of the pool. All of it runs on one event loop.
 
     A server with the contract is followed by its manifest; one without is observed, and while it is
-    observed anew after a restart its answers name no environment, so that nothing is stored that
+    observed anew after a restart its answers name NOBODY, so that nothing is stored that
     another model may have said. The last known environment stays when the server is away.
     """
 
@@ -101,7 +103,7 @@ class Upstream:
         try:
             exchange = await self._client.open(
                 call,
-                environment=environment.id if environment is not None and not self._suspect else None,
+                environment=environment.id if environment is not None and not self._suspect else NOBODY,
                 vouched=self._label is not None,
                 instance=_instance(environment),
                 concurrency=self.running,
@@ -137,7 +139,7 @@ class Upstream:
 
     def _follow(self, named: str | None) -> None:
         """Look at once where an answer names another environment than the one that is known."""
-        if self._label is not None or named is None or (self.environment and self.environment.id == named):
+        if self._label is not None or not named or (self.environment and self.environment.id == named):
             return
         before, at = self._followed
         now = self._clock.monotonic()
