@@ -125,7 +125,7 @@ def test_check_runs_every_tool_and_every_test() -> None:
         "ruff check",
         "mypy",
         "lint-imports",
-        "duplicate-code",
+        "jscpd",
         "-m 'not slow and not vllm'",
         "-m 'slow or vllm'",
         "vllm-venv.sh",
