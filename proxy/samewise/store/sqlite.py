@@ -64,21 +64,24 @@ class SqliteStore:
         self._waiting_bytes = 0
         self._fences = Fences()
         self._breaker = Breaker(clock)
-        self._error = ""
+        self._read_error = ""
+        self._write_error = ""
         self._totals: tuple[int, int] | None = None
         self._touched: set[int] = set()
         self._touch_at = 0.0
         self._loop = asyncio.get_running_loop()
-        common: dict[str, Any] = {"loop": self._loop, "on_aside": self._aside, "on_error": self._failed}
-        self.writer = SqliteThread(path, writes=True, busy=_BUSY, tick=self._reclaim, **common)
-        self.reader = SqliteThread(path, writes=False, busy=min(timeout, 0.1), **common)
+        common: dict[str, Any] = {"loop": self._loop, "on_aside": self._aside}
+        self.writer = SqliteThread(
+            path, writes=True, busy=_BUSY, tick=self._reclaim, on_error=self._write_failed, **common
+        )
+        self.reader = SqliteThread(path, writes=False, busy=min(timeout, 0.1), on_error=self._read_failed, **common)
 
     async def ready(self, within: float = 2.0) -> bool:
         """True where the file is open and answers; False where it does not yet, which mends itself."""
         try:
             await self.writer.ask(rows.totals, within=within)
         except StoreUnavailable as error:
-            self._error = error.kind
+            self._write_error = error.kind
             return False
         return True
 
@@ -95,7 +98,7 @@ class SqliteStore:
             return False
         if not self._fences.admits(entry.key, entry.began):
             return False
-        cost = cost_of(entry)
+        cost, now = cost_of(entry), self._clock.now()
         if self._waiting >= self._queue or self._waiting_bytes + cost > self._queue_bytes:
             self._count("queue-full", "put")
             return False
@@ -104,7 +107,7 @@ class SqliteStore:
         self._waiting_bytes += cost
         future = self._loop.create_future()
         future.add_done_callback(lambda done: self._written(entry, cost, done))
-        self.writer.submit(Job(lambda connection: self._write(connection, entry), future, cost))
+        self.writer.submit(Job(lambda connection: self._write(connection, entry, now), future, cost))
         return True
 
     async def discard(self, key: str, fence: int) -> bool:
@@ -126,8 +129,8 @@ class SqliteStore:
 
     def status(self) -> Sequence[StoreStatus]:
         entries, size = self._totals or (None, None)
-        up = self._breaker.closed and not self._error
-        return (StoreStatus(name="sqlite", available=up, detail=self._error, entries=entries, bytes=size),)
+        error = self._read_error or self._write_error
+        return (StoreStatus(name="sqlite", available=not error, detail=error, entries=entries, bytes=size),)
 
     async def flush(self) -> None:
         if self._waiting:
@@ -139,11 +142,11 @@ class SqliteStore:
 
     async def _read(self, key: str) -> Entry | None:
         if not self._breaker.closed and not self._breaker.due():
-            raise StoreUnavailable("circuit-open", f"the store's file is not asked: {self._error}")
+            raise StoreUnavailable("circuit-open", f"the store's file is not asked: {self._read_error}")
         try:
             found: Entry | EntryRefused | None = await self.reader.ask(self._reading(key), within=self._timeout)
         except StoreUnavailable as error:
-            self._error = error.kind
+            self._read_error = error.kind
             if error.kind == "timeout":
                 self._count("timeout", "get")
             if self._breaker.failure():
@@ -152,6 +155,7 @@ class SqliteStore:
         if not self._breaker.closed:
             self._on_notice("store-state", {"tier": "store", "state": "up", "error": ""})
         self._breaker.success()
+        self._read_error = ""
         if isinstance(found, EntryRefused):
             self._count(found.kind, "get")
             return None
@@ -178,9 +182,8 @@ class SqliteStore:
             self._count(refused.kind, "scan")
             return None
 
-    def _write(self, connection: sqlite3.Connection, entry: Entry) -> bool:
-        value = self._codec.encode(entry)
-        expires, now = entry.created + entry.ttl, self._clock.now()
+    def _write(self, connection: sqlite3.Connection, entry: Entry, now: float) -> bool:
+        value, expires = self._codec.encode(entry), entry.created + entry.ttl
         return rows.put(connection, entry.key, value, expires=expires, began=entry.began, now=now)
 
     def _written(self, entry: Entry, cost: int, done: asyncio.Future[bool]) -> None:
@@ -188,25 +191,24 @@ class SqliteStore:
         self._waiting_bytes -= cost
         if self._pending.get(entry.key) is entry:
             del self._pending[entry.key]
-        if done.exception() is None:
-            self._error = ""
-        else:
-            error = done.exception()
+        error = done.exception()
+        if error is not None:
             self._count(error.kind if isinstance(error, StoreUnavailable) else "error", "put")
 
     def _reclaim(self, connection: sqlite3.Connection) -> None:
-        """Once a second, in the writing thread: expired entries, those beyond the bounds, and what was used."""
+        """Once a second, in the writing thread: what was used, expired entries, those beyond the bounds."""
         now = self._clock.now()
-        rows.expire(connection, now, _CHUNK)
-        gone = rows.evict(connection, max_entries=self._max_entries, max_bytes=self._max_bytes, limit=_CHUNK)
         if time.monotonic() - self._touch_at >= _TOUCH_EVERY and self._touched:
             self._touch_at = time.monotonic()
             touched, self._touched = self._touched, set()
             rows.touch(connection, list(touched), now)
+        rows.expire(connection, now, _CHUNK)
+        gone = rows.evict(connection, max_entries=self._max_entries, max_bytes=self._max_bytes, limit=_CHUNK)
         self._loop.call_soon_threadsafe(self._reclaimed, rows.totals(connection), gone)
 
     def _reclaimed(self, totals: tuple[int, int], evicted: int) -> None:
         self._totals = totals
+        self._write_error = ""
         for _ in range(evicted):
             self._on_notice("store-eviction", {"tier": "store"})
 
@@ -215,9 +217,12 @@ class SqliteStore:
         if name is not None:
             self._on_notice("store-aside", {"tier": "store", "path": str(name), "error": word})
 
-    def _failed(self, kind: str) -> None:
-        self._error = kind
-        self._count(kind, "file")
+    def _read_failed(self, kind: str) -> None:
+        self._count(kind, "get")
+
+    def _write_failed(self, kind: str) -> None:
+        self._write_error = kind
+        self._count(kind, "write")
 
     def _count(self, error: str, operation: str) -> None:
         self._on_notice("store-error", {"tier": "store", "error": error, "operation": operation})

@@ -66,6 +66,7 @@ def connect(path: Path, *, busy: float, create: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
     try:
         if create:
+            _check_version(connection)
             _write_ahead(connection, busy)
             connection.execute("PRAGMA journal_size_limit = 67108864")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -135,20 +136,27 @@ def _write_ahead(connection: sqlite3.Connection, busy: float) -> None:
             time.sleep(0.02)
 
 
-def _ensure_schema(connection: sqlite3.Connection) -> None:
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema'").fetchone()
-    if found is None:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema'").fetchone() is None:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO schema VALUES (?)", (VERSION,))
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+def _check_version(connection: sqlite3.Connection) -> bool:
+    """True where the schema is there and ours, False where there is none yet; else Unusable."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema'").fetchone() is None:
+        return False
     row = connection.execute("SELECT version FROM schema").fetchone()
     if row is None or row[0] != VERSION:
         raise Unusable("version")
+    return True
+
+
+def _ensure_schema(connection: sqlite3.Connection) -> None:
+    if _check_version(connection):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _check_version(connection):
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                connection.execute(statement)
+            connection.execute("INSERT INTO schema VALUES (?)", (VERSION,))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -22,11 +22,12 @@ _decoder = msgspec.msgpack.Decoder(ControlEvent)
 
 
 class SqliteJournal:
-    """A Journal; an event that `append` returned is on the disk."""
+    """A Journal; an event that `append` returned is on the disk. It restores what a lost file had told it."""
 
     def __init__(self, writer: SqliteThread, reader: SqliteThread) -> None:
         self._writer = writer
         self._reader = reader
+        self._known: dict[int, bytes] = {}
         self._wake = Wake()
         self._watch: asyncio.Task[None] | None = None
         self._seen = 0
@@ -34,20 +35,30 @@ class SqliteJournal:
     async def append(self, event: ControlEvent) -> ControlEvent:
         data = _encoder.encode(msgspec.structs.replace(event, number=0))
 
-        def insert(connection: sqlite3.Connection) -> int | None:
-            return connection.execute("INSERT INTO journal(event) VALUES (?)", (data,)).lastrowid
+        def insert(connection: sqlite3.Connection) -> int:
+            if _last(connection) < max(self._known, default=0):
+                _restore(connection, self._known)
+            number = connection.execute("INSERT INTO journal(event) VALUES (?)", (data,)).lastrowid
+            return number or 0
 
         number = await self._writer.ask(insert, within=PATIENCE, durable=True)
+        self._known[number] = data
         self._wake.wake()
         return msgspec.structs.replace(event, number=number)
 
     async def since(self, number: int) -> Sequence[ControlEvent]:
-        def select(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
-            return connection.execute(
-                "SELECT number, event FROM journal WHERE number > ? ORDER BY number", (number,)
-            ).fetchall()
-
-        found = await self._reader.ask(select, within=PATIENCE)
+        """As the port says; where the journal was begun anew by others, all events that are there now."""
+        last, found = await self._reader.ask(_after(number), within=PATIENCE)
+        if last < max(self._known, default=0):
+            known = dict(self._known)
+            await self._writer.ask(lambda connection: _restore(connection, known), within=PATIENCE, durable=True)
+            _, found = await self._reader.ask(_after(number), within=PATIENCE)
+        if found and found[0][0] == number:
+            at, data = found.pop(0)
+            if self._known.get(at, data) != data:
+                _, found = await self._reader.ask(_after(0), within=PATIENCE)
+                self._known.clear()
+        self._known.update(found)
         return [msgspec.structs.replace(_decoder.decode(data), number=at) for at, data in found]
 
     async def changes(self) -> AsyncIterator[None]:
@@ -128,6 +139,23 @@ class SqliteRecords:
 def _last(connection: sqlite3.Connection) -> int:
     row: tuple[int | None] = connection.execute("SELECT max(number) FROM journal").fetchone()
     return row[0] or 0
+
+
+def _after(number: int) -> Callable[[sqlite3.Connection], tuple[int, list[tuple[int, bytes]]]]:
+    """The last number, and the events from `number` itself on."""
+    query = "SELECT number, event FROM journal WHERE number >= ? ORDER BY number"
+    return lambda connection: (_last(connection), connection.execute(query, (number,)).fetchall())
+
+
+def _restore(connection: sqlite3.Connection, known: Mapping[int, bytes]) -> None:
+    """Put back what is missing; what others wrote under those numbers gets new ones after them."""
+    others = []
+    for number, data in sorted(known.items()):
+        row = connection.execute("SELECT event FROM journal WHERE number = ?", (number,)).fetchone()
+        if row is None or row[0] != data:
+            connection.execute("INSERT OR REPLACE INTO journal VALUES (?, ?)", (number, data))
+            others.extend([] if row is None else [row])
+    connection.executemany("INSERT INTO journal(event) VALUES (?)", others)
 
 
 def _context(kind: str, identity: str) -> bytes:
