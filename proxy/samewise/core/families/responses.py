@@ -46,7 +46,7 @@ class Responses:
         An absent `store` is no state: nothing refers to it. `store: true` asks for a response that can be
         referred to, which a recorded answer is not.
         """
-        if any(body.get(name) for name in _STATE):
+        if any(body.get(name) for name in (*_STATE, *choices.TRANSFERS)):
             return Reason.STATEFUL
         if any(not _is_own(tool) for tool in wire.objects(body.get("tools"))):
             return Reason.STATEFUL
