@@ -105,5 +105,5 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix $(CODE)
 
 clean:
-	rm -rf $(VENV) .venv-vllm build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-golden build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from samewise.core.key import KEY_VERSION
 from tests.core.golden import FILE, wrong
+from tests.core.interpreters import interpreter, libraries
 
 _ROOT = FILE.parent.parent.parent
 _CASES: list[dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
@@ -54,12 +54,10 @@ def test_another_process_finds_the_same_keys(hash_seed: str) -> None:
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_another_python_finds_the_same_keys(version: str) -> None:
-    python = shutil.which(f"python{version}")
+    python = interpreter(version)
     if python is None:
-        pytest.skip(f"no python{version} on PATH")
-    if subprocess.run([python, "-c", "import msgspec"], capture_output=True, check=False).returncode != 0:
-        pytest.skip(f"python{version} has no msgspec")
-    assert _wrong_in(python) == []
+        pytest.skip(f"this machine has no CPython {version}")
+    assert _wrong_in(str(python), PYTHONPATH=str(libraries(version)), PYTHONDONTWRITEBYTECODE="1") == []
 
 
 def _wrong_in(python: str, **variables: str) -> Any:
