@@ -169,6 +169,14 @@ def test_tokens_stay_with_their_piece_of_the_text() -> None:
     assert told(replay(events)) == answer
 
 
+def test_tokens_that_do_not_make_up_the_text_lose_none_of_it() -> None:
+    logprobs = {"content": [{"token": token, "logprob": -0.5} for token in ("<think>", "Some", "thing", "else")]}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Something"}, "logprobs": logprobs}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    again = told(replay(FAMILY.to_events(body(answer))))["choices"][0]
+    assert (again["message"]["content"], again["logprobs"]) == ("Something", logprobs)
+
+
 def test_content_in_parts_survives() -> None:
     parts = [{"type": "text", "text": "a"}]
     choice = {"index": 0, "message": {"role": "assistant", "content": parts}, "finish_reason": "stop"}

@@ -159,6 +159,7 @@ def test_nothing_half_is_whole(answer: Any, reason: Reason) -> None:
         {"background": True},
         {"store": True},
         {"prompt": {"id": "pmpt_1"}},
+        {"kv_transfer_params": {"do_remote_prefill": True}},
         *({"tools": [{"type": kind}]} for kind in ("web_search", "web_search_preview", "file_search", "mcp", "x")),
         {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}, {"type": "function"}]},
         {"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]},
