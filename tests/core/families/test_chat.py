@@ -169,12 +169,23 @@ def test_tokens_stay_with_their_piece_of_the_text() -> None:
     assert told(replay(events)) == answer
 
 
-def test_tokens_that_do_not_make_up_the_text_lose_none_of_it() -> None:
-    logprobs = {"content": [{"token": token, "logprob": -0.5} for token in ("<think>", "Some", "thing", "else")]}
-    choice = {"index": 0, "message": {"role": "assistant", "content": "Something"}, "logprobs": logprobs}
-    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-    again = told(replay(FAMILY.to_events(body(answer))))["choices"][0]
-    assert (again["message"]["content"], again["logprobs"]) == ("Something", logprobs)
+def test_tokens_that_do_not_make_up_the_text_come_all_with_its_last_piece() -> None:
+    tokens = ("<t>", "So", "me", "th", "ing", " el", "se", " to", " say", ".")
+    logprobs = {"content": [{"token": token, "logprob": -0.5} for token in tokens]}
+    choice: dict[str, Any] = {"index": 0}
+    choice["message"] = {"role": "assistant", "content": "Something else to say, as it was cleaned"}
+    answer = {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice | {"logprobs": logprobs}],
+    }
+    events = FAMILY.to_events(body(answer))
+    told_by = [value["choices"][0] for value in values(events) if value["choices"][0].get("logprobs")]
+    assert [part["logprobs"] for part in told_by] == [logprobs]
+    again = told(replay(events))["choices"][0]
+    assert (again["message"]["content"], again["logprobs"]) == (choice["message"]["content"], logprobs)
 
 
 def test_content_in_parts_survives() -> None:
