@@ -309,13 +309,22 @@ async def test_events_of_a_file_that_was_lost_are_restored_and_those_of_after_ar
 
 
 async def test_it_outlives_the_process(tmp_path: Path, clock: ManualClock) -> None:
-    for body in (b"first", b"second"):
+    last = None
+    for body in (os.urandom(100), os.urandom(3000), os.urandom(500)):
         stores = await open_store(f"sqlite:///{tmp_path}/s.db", clock=clock, memory_bytes=0)
         found = await stores.store.get(key_of("a"))
-        assert (found is None) == (body == b"first")
+        assert (found and found.entry.answer.body) == last
+        last = body
         await stores.store.put(make_entry("a", body=body))
         await stores.close()
     check_file(tmp_path / "s.db")
+
+
+async def test_only_its_owner_may_read_the_file(tmp_path: Path, open_at: Opener) -> None:
+    stores = await open_at(f"sqlite:///{tmp_path}/s.db")
+    await stores.store.put(make_entry("a"))
+    await stores.store.flush()
+    assert {file.stat().st_mode & 0o077 for file in tmp_path.iterdir()} == {0}
 
 
 async def test_a_full_queue_refuses_and_counts(tmp_path: Path, open_at: Opener, notices: Notices) -> None:

@@ -59,10 +59,15 @@ def kind_of(error: BaseException) -> str:
 
 
 def connect(path: Path, *, busy: float, create: bool) -> sqlite3.Connection:
-    """A connection in write-ahead mode whose schema is ours. `busy` is how long a lock is waited for, in seconds.
+    """A connection in write-ahead mode whose schema is ours; a new file is its owner's alone.
+
+    `busy` is how long a lock is waited for, in seconds.
 
     Raises sqlite3.Error, or Unusable where the file must be set aside.
     """
+    if create:
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
     try:
         if create:
