@@ -40,12 +40,14 @@ class Wall:
 
 @asynccontextmanager
 async def pool(
-    *urls: str, poll: float = 0.05, probe: float = 0.05, label: str = "auto", **more: Any
+    *urls: str, poll: float = 0.05, probe: float = 0.05, label: str = "auto", settle: bool = True, **more: Any
 ) -> AsyncIterator[Pool]:
     options = [UpstreamOptions(url=url, probe=probe, environment=label) for url in urls]
     made = open_upstreams(options, FAST, poll, Wall(), **more)
     await made.start()
     try:
+        if settle:  # start waits for a second; a busy machine may need more
+            await until(lambda: all(member.environment is not None for member in made.members()))
         yield made
     finally:
         await made.close()
@@ -66,7 +68,7 @@ def environment(made: Pool, at: int = 0) -> Environment:
 
 async def seen(fake: Fake, **options: Any) -> Environment:
     """What a new proxy takes this server for."""
-    async with http(fake) as url, pool(url, poll=LONG, **{"probe": LONG, **options}) as made:
+    async with http(fake) as url, pool(url, **{"poll": LONG, "probe": LONG, **options}) as made:
         return environment(made)
 
 
@@ -75,7 +77,7 @@ async def seen(fake: Fake, **options: Any) -> Environment:
 
 async def test_a_manifest_is_known_when_start_returns_and_costs_no_generation() -> None:
     fake = Fake(manifest=CONTRACT)
-    known = await seen(fake)
+    known = await seen(fake, settle=False)
     assert (known.id, known.origin, known.engine, known.model) == ("a" * 32, "contract", "vllm", "m")
     assert known.defaults == {"temperature": 1.0}
     assert fake.generated == 0
@@ -259,7 +261,7 @@ async def test_a_server_that_refuses_probes_is_noted_and_shares_with_nobody() ->
 
 async def test_a_busy_server_is_asked_again_and_not_cached_for_until_then() -> None:
     fake = Fake(refuse=503)
-    async with http(fake) as url, pool(url, poll=0.02) as made:
+    async with http(fake) as url, pool(url, poll=0.02, settle=False) as made:
         assert made.members()[0].healthy
         assert made.members()[0].environment is None
         fake.refuse = None
@@ -306,7 +308,7 @@ async def test_start_returns_soon_though_nobody_answers() -> None:
     async with http(Fake()) as url:
         pass
     began = asyncio.get_running_loop().time()
-    async with pool(url, url.replace("/v1", "/other/v1"), poll=LONG) as made:
+    async with pool(url, url.replace("/v1", "/other/v1"), poll=LONG, settle=False) as made:
         assert [member.healthy for member in made.members()] == [False, False]
     assert asyncio.get_running_loop().time() - began < 1.5
 
@@ -314,7 +316,7 @@ async def test_start_returns_soon_though_nobody_answers() -> None:
 async def test_start_does_not_wait_for_a_server_that_thinks() -> None:
     hold = asyncio.Event()
     began = asyncio.get_running_loop().time()
-    async with http(Fake(hold=hold)) as url, pool(url, poll=LONG, probe=LONG) as made:
+    async with http(Fake(hold=hold)) as url, pool(url, poll=LONG, probe=LONG, settle=False) as made:
         assert asyncio.get_running_loop().time() - began < 1.5
         assert made.members()[0].environment is None
         assert made.members()[0].healthy

@@ -36,8 +36,9 @@ async def pool(*fakes: Fake, poll: float = LONG, **more: Any) -> AsyncIterator[t
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(http(fake)) for fake in fakes]
         made = open_upstreams([UpstreamOptions(url=url) for url in urls], FAST, poll, Wall(), **more)
-        await made.start()
         stack.push_async_callback(made.close)
+        await made.start()
+        await until(lambda: all(member.healthy for member in made.members()))
         yield made, urls
 
 
