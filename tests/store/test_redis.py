@@ -250,7 +250,8 @@ async def test_full_memory_fails_writes_alone_once_each(
 ) -> None:
     stores = await opening(redis_server.url, 1.0)
     await fill(stores, ["kept"])
-    redis_server.command("CONFIG", "SET", "maxmemory", "100kb", "maxmemory-policy", "noeviction")
+    redis_server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    redis_server.command("CONFIG", "SET", "maxmemory", "100kb")
     redis_server.command("CONFIG", "RESETSTAT")
     for n in range(100):
         await stores.store.put(make_entry(f"n{n}", created=time.time()))
