@@ -73,7 +73,7 @@ class LanguageModel:
         """The `tokenizers.Tokenizer` below."""
         return self.tokenizer.backend_tokenizer
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def forward(self, context: Context, tokens: Sequence[int], *, every: bool = False) -> torch.Tensor:
         """Append tokens to a context; logits in float32 on the CPU, of shape [vocabulary] after the last token,
         or [len(tokens), vocabulary] after each with `every`."""

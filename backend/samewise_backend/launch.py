@@ -162,12 +162,12 @@ def identity_arguments(arguments: tuple[str, ...]) -> list[str]:
     while position < len(arguments):
         one = arguments[position]
         position += 1
-        if not one.startswith("-"):
+        if not _is_flag(one):
             continue
         name, equals, value = one.partition("=")
         stem = _SHORT.get(name) or name.removeprefix("--").replace("_", "-")
         values = [value] if equals else []
-        while not equals and position < len(arguments) and not arguments[position].startswith("--"):
+        while not equals and position < len(arguments) and not _is_flag(arguments[position]):
             values.append(arguments[position])
             position += 1
         text = " ".join(values)
@@ -175,6 +175,11 @@ def identity_arguments(arguments: tuple[str, ...]) -> list[str]:
         if stem not in _DELIVERY and not stem.startswith(_PRIVATE) and not hashed_elsewhere:
             kept[stem] = text
     return [f"--{stem}={value}" if value else f"--{stem}" for stem, value in sorted(kept.items())]
+
+
+def _is_flag(argument: str) -> bool:
+    """Whether it begins a new argument; a negative number is a value."""
+    return argument.startswith("-") and not argument[1:2].isdigit()
 
 
 def chat_template(options: Options) -> str | None:
