@@ -248,6 +248,7 @@ async def proxy(config: Path, folder: Path) -> AsyncIterator[tuple[str, str]]:
     service = SERVICES["proxy"]
     command = [str(config) if word == "/etc/samewise/samewise.toml" else word for word in service["command"]]
     variables = {name: filled(value, SAMEWISE_ADMIN_TOKEN=TOKEN) for name, value in service["environment"].items()}
+    log = folder / "log"
     process = await asyncio.create_subprocess_exec(
         BIN / "samewise",
         *command,
@@ -255,7 +256,7 @@ async def proxy(config: Path, folder: Path) -> AsyncIterator[tuple[str, str]]:
         env={"PATH": os.environ["PATH"], **variables},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=log.open("ab"),
     )
     assert process.stdout is not None
     try:
@@ -265,13 +266,13 @@ async def proxy(config: Path, folder: Path) -> AsyncIterator[tuple[str, str]]:
                 if found is not None:
                     break
             else:
-                pytest.fail(f"the proxy ended with {await process.wait()}")
+                pytest.fail(f"the proxy ended with {await process.wait()}: {log.read_text()}")
         yield found[1], found[2]
     finally:
         if process.returncode is None:
             process.terminate()
         async with asyncio.timeout(20):
-            assert await process.wait() == 0
+            assert await process.wait() == 0, log.read_text(encoding="utf-8")
 
 
 async def ask(session: aiohttp.ClientSession, base: str) -> tuple[str, str]:
