@@ -9,11 +9,11 @@ import pytest
 import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from samewise.core import codec as plain
 from samewise.core.entry import FORMAT, Entry, EntryRefused
 from samewise.store.codec import Codec
 from samewise.store.seal import AesSealer
-
 from tests.support.entries import NOW, entries, key_of, make_entry
 
 OPEN = Codec()

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from hypothesis import strategies as st
+
 from samewise.core.answer import Answer, Event, Usage
 from samewise.core.entry import Entry
 
