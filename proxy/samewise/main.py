@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from samewise.http.admin import AdminPort
     from samewise.http.data import DataPort
     from samewise.http.health import Health
+    from samewise.http.hot import HotAnswers
     from samewise.pipeline.control import Control
     from samewise.pipeline.flight import Flights
     from samewise.ports import Member
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from samewise.upstream.pool import Pool
 
 _USAGE = 2
+HOT_SHARE = 8
+"""The share of the memory tier that hits ready to be sent again may take beside it, as a divisor."""
 
 
 class SystemClock:
@@ -158,7 +161,7 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
     engine = _open_engine(settings, clock, lambda member: house.control.members_changed())
     house = _build(settings, clock=clock, stores=stores, engine=engine, telemetry=telemetry)
 
-    protocols = server.make_server(house.data.handle)
+    protocols = server.make_server(house.data.handle, house.hot)
     runner = web.AppRunner(house.admin.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(functools.partial(telemetry.close, min(5.0, settings.server.drain)))
@@ -175,6 +178,8 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
         async def drain(grace: float, hurry: asyncio.Event) -> None:
             """Refuse what is new, let what runs end, within `grace` seconds or until `hurry`."""
             house.health.draining = True
+            if house.hot is not None:
+                house.hot.enabled = False
             listener.close()
             ending = asyncio.create_task(_end(protocols, house.flights, grace))
             hurrying = asyncio.create_task(hurry.wait())
@@ -240,6 +245,7 @@ class House(NamedTuple):
     health: Health
     data: DataPort
     admin: AdminPort
+    hot: HotAnswers | None
 
 
 def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Pool, telemetry: Telemetry) -> House:
@@ -250,10 +256,12 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
     from samewise.http.data import DataPort
     from samewise.http.guard import Guard
     from samewise.http.health import Health
+    from samewise.http.hot import HotAnswers
     from samewise.pipeline.answer import Answerer
     from samewise.pipeline.control import Control
     from samewise.pipeline.fetch import Fetcher, Limits
     from samewise.pipeline.flight import Flights
+    from samewise.pipeline.nearest import Neighbours
     from samewise.pipeline.operations import Operations
     from samewise.pipeline.profiles import Profiles
     from samewise.pipeline.resolve import Resolver
@@ -277,9 +285,29 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         ttl=settings.store.ttl, max_ttl=settings.store.max_ttl, max_entry=settings.store.max_entry, mode=mode
     )
     fetcher = Fetcher(engine=engine, store=store, clock=clock, limits=limits, ended=control.ended)
-    resolver = Resolver(store=store, fetcher=fetcher, flights=flights, control=control, clock=clock, mode=mode)
+    neighbours = Neighbours(store=store, clock=clock, ended=control.ended)
+    resolver = Resolver(
+        store=store,
+        fetcher=fetcher,
+        flights=flights,
+        control=control,
+        clock=clock,
+        mode=mode,
+        nearest=neighbours.refused,
+    )
     answerer = Answerer(control=control, resolver=resolver, clock=clock)
     health = Health(store=store, engine=engine)
+    request_ids = _request_ids()
+    hot = None
+    if stores.memory is not None and mode in {"on", "read-only", "frozen"}:
+        hot = HotAnswers(
+            peek=stores.memory.peek,
+            generation=lambda: control.generation,
+            clock=clock,
+            request_ids=request_ids,
+            on_hit=None,
+            limit=settings.store.memory // HOT_SHARE,
+        )
     data = DataPort(
         families=BY_PATH,
         answerer=answerer,
@@ -292,19 +320,21 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         health=health,
         observer=telemetry,
         clock=clock,
-        request_ids=_request_ids(),
+        request_ids=request_ids,
         max_body=settings.server.max_body,
+        hot=hot,
     )
     admin = AdminPort(
         operations=Operations(control=control, store=store, engine=engine, clock=clock),
         answerer=answerer,
+        neighbours=neighbours,
         families=BY_NAME.get,
         sight=telemetry,
         health=health,
         guard=Guard(settings.admin.token),
         config=masked(settings),
     )
-    return House(control, flights, health, data, admin)
+    return House(control, flights, health, data, admin, hot)
 
 
 async def _end(protocols: web.Server, flights: Flights, grace: float) -> None:

@@ -268,6 +268,12 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     value: float = 1
 
 
+class Repeat(Protocol):
+    """Counts a request like one that was told of before."""
+
+    def __call__(self, request_id: str, started: float, duration: float, age: float) -> None: ...
+
+
 class Observer(Protocol):
     """Is told what happened; never changes an outcome, never raises, never waits."""
 
@@ -276,6 +282,9 @@ class Observer(Protocol):
 
     def finish(self, trace: Trace, record: Record) -> None:
         """It is over, whichever way."""
+
+    def repeats(self, record: Record) -> Repeat | None:
+        """For hits that differ from `record` in id, times and age alone; None where each must be told in full."""
 
     def notice(self, notice: Notice) -> None: ...
 

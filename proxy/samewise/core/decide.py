@@ -121,7 +121,10 @@ def after_fetch(
     ended: bool,
     mode: Mode,
 ) -> Keep | Discard:
-    """The third decision, of an answer that is whole. `asked` is the environment in the key, `ran` the one that answered, start to end."""
+    """The third decision, of an answer that is whole.
+
+    `asked` is the environment in the key, `ran` the one that answered, start to end.
+    """
     if ran is not None and ran != asked:
         return Discard(Reason.ENVIRONMENT_CHANGED)
     if ended:

@@ -25,7 +25,9 @@ _COUNTS = frozenset({"include_usage", "continuous_usage_stats"})
 def plan(
     family: Family, raw: bytes, controls: Controls, context: Context, *, parsed: Mapping[str, Any] | None = None
 ) -> Plan:
-    """What the request means. `parsed` spares reading `raw` again. Raises ProxyError 400 where the body can't be read, or its `cache` member.
+    """What the request means. `parsed` spares reading `raw` again.
+
+    Raises ProxyError 400 where the body can't be read, or its `cache` member.
 
     The member `cache` is taken out and joined with `controls`; it is never forwarded, nor are `stream_options`
     of a request that is no stream. A body without a usable `model`, or with a `stream` that is no boolean, is the

@@ -19,6 +19,7 @@ from samewise.http.guard import Guard, middleware
 from samewise.http.health import Health
 from samewise.pipeline.answer import Answerer
 from samewise.pipeline.ask import Ask
+from samewise.pipeline.nearest import Neighbours
 from samewise.pipeline.operations import Operations
 from samewise.pipeline.profiles import Profile
 
@@ -47,6 +48,7 @@ class AdminPort:
         *,
         operations: Operations,
         answerer: Answerer,
+        neighbours: Neighbours,
         families: Callable[[str], Family | None],
         sight: Sight,
         health: Health,
@@ -55,6 +57,7 @@ class AdminPort:
     ) -> None:
         self._operations = operations
         self._answerer = answerer
+        self._neighbours = neighbours
         self._families = families
         self._sight = sight
         self._health = health
@@ -138,7 +141,12 @@ class AdminPort:
                 tenant=str(asked.get("tenant", "")),
             )
         )
-        return web.json_response(explain.explain(plan, full=bool(asked.get("full", False))))
+        full = bool(asked.get("full", False))
+        told = explain.explain(plan, full=full)
+        if asked.get("nearest", True):
+            found = await self._neighbours.find(plan, full=full)
+            told["nearest"] = None if found is None else msgspec.to_builtins(found)
+        return web.json_response(told)
 
     # --- entries --------------------------------------------------------------------------------------
 

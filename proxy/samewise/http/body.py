@@ -24,6 +24,12 @@ async def read(request: web.BaseRequest, limit: int) -> bytes:
     return b"".join(chunks)
 
 
+def at_once(request: web.BaseRequest) -> bytes | None:
+    """All bytes, where they have all come already; None where some are still to come. Takes them."""
+    content = request.content
+    return content.read_nowait() if content.is_eof() and content.exception() is None else None
+
+
 def too_large(limit: int) -> ProxyError:
     """413 with what to do."""
     return ProxyError(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from typing import NamedTuple
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 
 from samewise.core import headers, request
 from samewise.core.answer import Headers
@@ -13,17 +15,27 @@ from samewise.core.controls import parse_controls, with_query
 from samewise.core.errors import ProxyError
 from samewise.core.families.contract import Family
 from samewise.core.reason import Reason
-from samewise.http import body, render
+from samewise.http import body, render, server
 from samewise.http.auth import Gate
 from samewise.http.health import Health
+from samewise.http.hot import MATTERS, Hot, HotAnswers
 from samewise.pipeline.account import Account
 from samewise.pipeline.answer import Answerer
 from samewise.pipeline.ask import Ask
 from samewise.pipeline.reply import upstream_error
+from samewise.pipeline.source import Reply
 from samewise.ports import Call, Clock, Engine, Observer, UpstreamFailed
 
 GONE = 499
 """Nobody is there to get an answer (nginx's number for it); it never goes on the wire."""
+
+
+class Plain(NamedTuple):
+    """A request that is all there: what it is remembered by, its body, and the generation at its door."""
+
+    question: Hashable
+    raw: bytes
+    generation: int
 
 
 class DataPort:
@@ -41,6 +53,7 @@ class DataPort:
         clock: Clock,
         request_ids: Callable[[], str],
         max_body: int,
+        hot: HotAnswers | None = None,
     ) -> None:
         self._families = families
         self._answerer = answerer
@@ -51,13 +64,18 @@ class DataPort:
         self._clock = clock
         self._request_ids = request_ids
         self._max_body = max_body
+        self._hot = hot
 
-    async def handle(self, incoming: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, incoming: web.BaseRequest) -> web.StreamResponse | render.Written:
         """The response to one request."""
         if (probe := self._health.answer(incoming)) is not None:
             probe.headers["x-request-id"] = self._request_ids()
             return probe
         family = self._families.get(incoming.path) if incoming.method == "POST" else None
+        plain = self._plain(incoming) if family is not None else None
+        if plain is not None and self._hot is not None and (known := self._hot.by_body(plain.question)) is not None:
+            server.remember(incoming, known[0])
+            return render.Written(known[1])
         fields: Headers = tuple((name.lower(), value) for name, value in incoming.headers.items())
         account = Account(
             observer=self._observer,
@@ -67,7 +85,7 @@ class DataPort:
             endpoint=family.name if family else "other",
         )
         try:
-            response = await self._respond(incoming, family, fields, account)
+            response = await self._respond(incoming, family, fields, account, plain)
             account.close(response.status)
             return response
         except (asyncio.CancelledError, ConnectionError):
@@ -77,28 +95,67 @@ class DataPort:
             account.close(500)
 
     async def _respond(
-        self, incoming: web.BaseRequest, family: Family | None, fields: Headers, account: Account
+        self,
+        incoming: web.BaseRequest,
+        family: Family | None,
+        fields: Headers,
+        account: Account,
+        plain: Plain | None,
     ) -> web.StreamResponse:
         try:
             account.tenant, key = self._gate.enter(fields)
             if family is None:
                 return await self._pass_through(incoming, fields, account)
-            ask = await self._read(incoming, family, fields, account)
+            raw = plain.raw if plain is not None else await body.read(incoming, self._max_body)
+            ask = self._read(incoming, family, fields, account, raw)
             model = ask.value.get("model")
             self._gate.check_model(key, model if isinstance(model, str) else "")
             reply = await self._answerer.answer(ask, account.marks)
         except ProxyError as error:
             return render.refusal(error, account)
         try:
+            if plain is not None:
+                self._offer(incoming, plain, reply, account)
             return await render.send(incoming, reply, account)
         finally:
             reply.close()
 
-    async def _read(self, incoming: web.BaseRequest, family: Family, fields: Headers, account: Account) -> Ask:
+    def _plain(self, incoming: web.BaseRequest) -> Plain | None:
+        """What a hit may be remembered by; None for requests that are not plain or not all there."""
+        if self._hot is None or incoming.version != HttpVersion11 or not incoming.body_exists:
+            return None
+        raw = body.at_once(incoming)
+        if raw is None or len(raw) > self._max_body:
+            return None
+        getall = incoming.headers.getall
+        question = (incoming.raw_path, *[tuple(getall(name, ())) for name in MATTERS], raw)
+        return Plain(question, raw, self._hot.generation)
+
+    def _offer(self, incoming: web.BaseRequest, plain: Plain, reply: Reply, account: Account) -> None:
+        """Remember a hit of the memory tier, so that it is given again the short way."""
+        hot, marks, entry, plan = self._hot, account.marks, reply.entry, reply.plan
+        if hot is None or entry is None or plan is None or marks.tier != "memory" or not incoming.keep_alive:
+            return
+        if plan.controls.max_age is not None or hot.generation != plain.generation:
+            return
+        repeat = self._observer.repeats(account.record(reply.status))
+        if repeat is None:
+            return
+        answer = Hot(
+            head=render.hot_head(reply, account),
+            payload=render.hot_payload(reply),
+            entry=entry,
+            plan=plan,
+            generation=plain.generation,
+            repeat=repeat,
+        )
+        hot.remember_body(plain.question, plain.raw, answer)
+        server.remember(incoming, answer)
+
+    def _read(self, incoming: web.BaseRequest, family: Family, fields: Headers, account: Account, raw: bytes) -> Ask:
         kind = incoming.headers.get("Content-Type")
         if kind is not None and "json" not in kind.lower():
             raise ProxyError(415, f"the content type must be application/json, not {kind}", code="unsupported_media")
-        raw = await body.read(incoming, self._max_body)
         value = request.parse(raw)
         return Ask(
             family=family,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 from aiohttp import web
+from aiohttp.http import SERVER_SOFTWARE
 from multidict import CIMultiDict
 
 from samewise.core import cache_status
@@ -17,6 +18,8 @@ from samewise.pipeline.account import Account
 from samewise.pipeline.source import Reply
 
 _ERROR = 400
+_PIECE = 256 * 1024
+_OF_THE_MOMENT = frozenset({"x-request-id", "Cache-Status", "Age"})
 
 
 def marks(account: Account, status: int) -> list[tuple[str, str]]:
@@ -64,17 +67,82 @@ def wire(event: Event) -> bytes:
     return b"event: " + event.name.encode() + b"\ndata: " + data + b"\n\n"
 
 
+class Written:
+    """A response that is bytes already, for aiohttp to be written as one."""
+
+    __slots__ = ("_data",)
+
+    status = 200
+    keep_alive = True
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Write it. Raises ConnectionError where the client is gone."""
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client is gone")
+        transport.write(self._data)
+        if request.protocol.writing_paused:
+            await request.protocol._drain_helper()
+
+    async def write_eof(self) -> None:
+        """All of it is written."""
+
+
 async def send(request: web.BaseRequest, reply: Reply, account: Account) -> web.StreamResponse:
     """Write the reply. A stream that is cut ends with an error event and without its end."""
     headers = _headers(reply.headers, marks(account, reply.status))
-    if reply.events is None:
+    if reply.events is None and reply.recorded is None:
         account.first_byte()
         return web.Response(status=reply.status, headers=headers, body=reply.body)
     response = web.StreamResponse(status=reply.status, headers=headers)
     response.enable_chunked_encoding()
     await response.prepare(request)
-    await _send_events(request, response, reply.events, account)
+    if reply.events is not None:
+        await _send_events(request, response, reply.events, account)
+        return response
+    account.first_byte()
+    for piece in _pieces(reply.recorded or ()):
+        await response.write(piece)
+    await response.write_eof()
     return response
+
+
+def hot_head(reply: Reply, account: Account) -> bytes:
+    """The status line and every field of a hit that stays the same when it is sent again, framing included."""
+    own = [field for field in marks(account, reply.status) if field[0] not in _OF_THE_MOMENT]
+    framing = (
+        [("Content-Length", str(len(reply.body)))] if reply.recorded is None else [("Transfer-Encoding", "chunked")]
+    )
+    names = {name for name, _ in reply.headers}
+    server = [] if "server" in names else [("Server", SERVER_SOFTWARE)]
+    fields = (*reply.headers, *own, *framing, *server)
+    lines = (f"{name}: {value}\r\n" for name, value in fields if name != "date")
+    return b"HTTP/1.1 200 OK\r\n" + "".join(lines).encode("utf-8", "surrogateescape")
+
+
+def hot_payload(reply: Reply) -> bytes:
+    """The body as it is framed: as it is, or as one chunk of all events (RFC 9112 section 7.1)."""
+    if reply.recorded is None:
+        return reply.body
+    data = b"".join(wire(event) for event in reply.recorded)
+    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+
+
+def _pieces(events: Iterable[Event]) -> Iterator[bytes]:
+    """Whole events, many in one write."""
+    gathered: list[bytes] = []
+    size = 0
+    for event in events:
+        gathered.append(data := wire(event))
+        size += len(data)
+        if size >= _PIECE:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield b"".join(gathered)
 
 
 async def _send_events(

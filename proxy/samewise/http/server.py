@@ -11,17 +11,59 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from samewise.core.errors import ProxyError
+from samewise.http.framing import Framing
+from samewise.http.hot import Hot, HotAnswers
 
 MAX_HEADER = 64 * 1024
 """Bytes of one header line, and of the request line."""
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+KEEPALIVE = 75.0
+"""Seconds that an idle connection is kept."""
+
+Handler = Callable[[web.BaseRequest], Awaitable[Any]]
 
 
 class Protocol(RequestHandler):
-    """One connection. What can't be parsed or handled is answered in the shape of OpenAI's errors."""
+    """One connection. Hits that were answered before are answered here, below the parser (`hot`).
 
-    __slots__ = ()
+    What can't be parsed or handled is answered in the shape of OpenAI's errors.
+    """
+
+    __slots__ = ("_framing", "_held", "_hot")
+
+    def __init__(self, manager: web.Server, *, hot: HotAnswers | None, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._hot = hot
+        self._framing = Framing()
+        self._held = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what is known byte for byte while nothing else is under way; give everything else to the parser."""
+        hot = self._hot
+        if hot is None:
+            super().data_received(data)
+            return
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        idle = self._waiter is not None and not self._waiter.done() and not self._messages
+        if idle and self._framing.clear and not self._paused and not self._close:
+            response = hot.by_request(data)
+            if response is not None:
+                self.transport.write(response)  # type: ignore[union-attr]
+                self._next_keepalive_close_time = self._loop.time() + KEEPALIVE
+                return
+            if hot.is_head(data):
+                self._held = data
+                return
+        self._framing.feed(data)
+        super().data_received(data)
+
+    def answered(self, answer: Hot) -> None:
+        """The request under way was this hit: remember it by its bytes."""
+        whole = self._framing.whole
+        if self._hot is not None and whole is not None and not self._messages:
+            self._hot.remember_request(*whole, answer)
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -43,12 +85,12 @@ class Protocol(RequestHandler):
         return response
 
 
-def make_server(handler: Handler) -> web.Server:
+def make_server(handler: Handler, hot: HotAnswers | None = None) -> web.Server:
     """A protocol factory; a handler is cancelled when its client goes away."""
 
     class _Server(web.Server):
         def __call__(self) -> RequestHandler:
-            return Protocol(self, loop=self._loop, **self._kwargs)
+            return Protocol(self, hot=hot, loop=self._loop, **self._kwargs)
 
     return _Server(
         handler,
@@ -56,9 +98,15 @@ def make_server(handler: Handler) -> web.Server:
         max_line_size=MAX_HEADER,
         max_field_size=MAX_HEADER,
         access_log=None,
-        keepalive_timeout=75.0,
+        keepalive_timeout=KEEPALIVE,
         auto_decompress=True,
     )
+
+
+def remember(request: web.BaseRequest, answer: Hot) -> None:
+    """The request was answered with this hit: what comes again byte for byte is answered below the parser."""
+    if isinstance(request.protocol, Protocol):
+        request.protocol.answered(answer)
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:

@@ -85,34 +85,35 @@ class Account:
         if self._closed:
             return
         self._closed = True
-        marks = self.marks
         self._observer.gauge("inflight", -1)
-        self._observer.finish(
-            self.trace,
-            Record(
-                request_id=self.request_id,
-                endpoint=self.endpoint,
-                model=marks.model,
-                tenant=self.tenant,
-                outcome="error" if status >= _SUCCESS else marks.outcome,
-                status=status,
-                started=self._started,
-                duration=self._clock.monotonic() - self._started,
-                reason=marks.reason,
-                tier=marks.tier,
-                key=marks.key,
-                environment=marks.environment,
-                snapshot=marks.snapshot,
-                stream=marks.stream,
-                stored=marks.stored,
-                cancelled=cancelled,
-                lookup=marks.lookup,
-                upstream_started=marks.upstream_started,
-                upstream=marks.upstream,
-                first_byte=self._first_byte,
-                age=marks.age,
-                usage=marks.usage,
-                member=marks.member,
-                leader=marks.leader,
-            ),
+        self._observer.finish(self.trace, self.record(status, cancelled=cancelled))
+
+    def record(self, status: int, *, cancelled: bool = False) -> Record:
+        """What is known now."""
+        marks = self.marks
+        return Record(
+            request_id=self.request_id,
+            endpoint=self.endpoint,
+            model=marks.model,
+            tenant=self.tenant,
+            outcome="error" if status >= _SUCCESS else marks.outcome,
+            status=status,
+            started=self._started,
+            duration=self._clock.monotonic() - self._started,
+            reason=marks.reason,
+            tier=marks.tier,
+            key=marks.key,
+            environment=marks.environment,
+            snapshot=marks.snapshot,
+            stream=marks.stream,
+            stored=marks.stored,
+            cancelled=cancelled,
+            lookup=marks.lookup,
+            upstream_started=marks.upstream_started,
+            upstream=marks.upstream,
+            first_byte=self._first_byte,
+            age=marks.age,
+            usage=marks.usage,
+            member=marks.member,
+            leader=marks.leader,
         )

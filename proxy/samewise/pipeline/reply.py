@@ -11,7 +11,7 @@ from samewise.core.families.contract import Family
 from samewise.core.plan import Plan
 from samewise.core.reason import Reason
 from samewise.pipeline.account import Marks
-from samewise.pipeline.source import Coming, Given, Reply, Source, as_body, as_events, fields_of, replay, typed
+from samewise.pipeline.source import Coming, Given, Reply, Source, as_body, as_events, fields_of, typed
 from samewise.ports import Clock, UpstreamFailed
 
 
@@ -91,8 +91,8 @@ def whole(family: Family, plan: Plan, answer: Answer, fields: Headers, sources: 
     fields = typed(fields, answer, stream=plan.stream)
     if plan.stream:
         events = as_events(family, answer, include_usage=plan.include_usage)
-        return Reply(status=200, headers=fields, events=replay(events), sources=sources)
-    return Reply(status=answer.status, headers=fields, body=as_body(family, answer), sources=sources)
+        return Reply(status=200, headers=fields, recorded=events, sources=sources, plan=plan)
+    return Reply(status=answer.status, headers=fields, body=as_body(family, answer), sources=sources, plan=plan)
 
 
 def truncated() -> ProxyError:

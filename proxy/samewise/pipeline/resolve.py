@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
 
 from samewise.core import headers, request
 from samewise.core.decide import Bypass, Fetch, Look, Mode, Refresh, Refuse, Serve, after_lookup, on_arrival
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
+from samewise.core.explain import Nearest
 from samewise.core.plan import Plan, Unit
 from samewise.core.reason import Reason
 from samewise.pipeline.account import Marks
@@ -15,12 +18,13 @@ from samewise.pipeline.ask import Asked
 from samewise.pipeline.control import Control
 from samewise.pipeline.fetch import Fetcher, Question
 from samewise.pipeline.flight import Flights
+from samewise.pipeline.nearest import told
 from samewise.pipeline.source import Coming, Given, Source
 from samewise.ports import Call, Clock, Found, Store, StoreUnavailable
 
 
 class Resolver:
-    """`on_hit` is told of every entry that is served."""
+    """`on_hit` is told of every entry that is served; `nearest` finds the entry that a refusal names."""
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class Resolver:
         clock: Clock,
         mode: Mode,
         on_hit: Callable[[Entry, Plan], None] | None = None,
+        nearest: Callable[[Plan], Awaitable[Nearest | None]] | None = None,
     ) -> None:
         self._store = store
         self._fetcher = fetcher
@@ -40,6 +45,7 @@ class Resolver:
         self._clock = clock
         self._mode = mode
         self._on_hit = on_hit
+        self._nearest = nearest
 
     async def resolve(self, asked: Asked, unit: Unit, marks: Marks) -> Source:
         """The source of one unit's answer. Raises ProxyError 504 where it may only come from the cache.
@@ -97,7 +103,7 @@ class Resolver:
                 marks.reason = decision.reason
                 return decision
             case Refuse(reason):
-                raise not_cached(reason)
+                raise not_cached(reason, await self._like(plan, unit) if not failed else None)
 
     def join(self, key: str, marks: Marks) -> Source | None:
         """A place in the fetch for this key that is under way."""
@@ -126,6 +132,11 @@ class Resolver:
         question = self._question(asked, units, marks, keep=keep)
         recording, follower, task = self._flights.alone(lambda recording: self._fetcher.fill(question, recording))
         return Coming(recording, follower, None if keep else task)
+
+    async def _like(self, plan: Plan, unit: Unit) -> Nearest | None:
+        if self._nearest is None:
+            return None
+        return await self._nearest(msgspec.structs.replace(plan, units=(unit,)))
 
     async def _get(self, key: str, marks: Marks) -> tuple[Found | None, bool]:
         began = self._clock.monotonic()
@@ -159,11 +170,11 @@ class Resolver:
         )
 
 
-def not_cached(reason: Reason) -> ProxyError:
-    """504 for `only-if-cached` and the frozen mode (RFC 9111 section 5.2.1.7)."""
+def not_cached(reason: Reason, like: Nearest | None = None) -> ProxyError:
+    """504 for `only-if-cached` and the frozen mode (RFC 9111 section 5.2.1.7); names the nearest entry there is."""
     return ProxyError(
         504,
-        f"the answer is not in the cache ({reason}) and the upstream may not be asked",
+        f"the answer is not in the cache ({reason}) and the upstream may not be asked{told(like)}",
         code="not_cached",
         reason=reason,
         kind="not_cached_error",

@@ -11,6 +11,7 @@ from samewise.core import headers
 from samewise.core.answer import Answer, Event, Headers
 from samewise.core.entry import Entry
 from samewise.core.families.contract import Family
+from samewise.core.plan import Plan
 from samewise.pipeline.recording import Follower, Head, Recording
 
 JSON_TYPE = "application/json"
@@ -41,13 +42,27 @@ Source = Given | Coming
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """An answer for one caller: `body`, or `events` while they come; `close` when the caller has it or is gone."""
+    """An answer for one caller: `body`; or `recorded` events, all there; or `events` while they come.
+
+    `close` when the caller has it or is gone. `plan` is there where it is one unit's.
+    """
 
     status: int
     headers: Headers
     body: bytes = b""
+    recorded: tuple[Event, ...] | None = None
     events: AsyncIterator[Event] | None = None
     sources: tuple[Source, ...] = ()
+    plan: Plan | None = None
+
+    @property
+    def entry(self) -> Entry | None:
+        """The one entry that it was made from, None where it wasn't."""
+        match self.sources:
+            case (Given(entry),):
+                return entry
+            case _:
+                return None
 
     def close(self) -> None:
         """Let go of what it came from."""
@@ -79,9 +94,3 @@ def typed(fields: Headers, answer: Answer, *, stream: bool) -> Headers:
 def fields_of(head: Head, *, first: bool) -> Headers:
     """The upstream's fields, as its first caller or any other gets them."""
     return head.headers if first else headers.replayable(head.headers)
-
-
-async def replay(events: tuple[Event, ...]) -> AsyncIterator[Event]:
-    """What is there already, as something that comes."""
-    for event in events:
-        yield event

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
-from samewise.ports import Clock, Notice, Record, Trace
+from samewise.ports import Clock, Notice, Record, Repeat, Trace
 from samewise.telemetry import prometheus
 from samewise.telemetry.log import Log
 from samewise.telemetry.recent import Rates, Recent
@@ -79,6 +79,19 @@ class Telemetry:
         self.rates.look(record.started + record.duration)
         if self._log.verbose:
             self._tell(trace, record)
+
+    def repeats(self, record: Record) -> Repeat | None:
+        if self._log.verbose or not isinstance(self._tracing, Untraced):
+            return None
+        series = self.tallies.series(record.endpoint, record.model, record.outcome, record.tier)
+        usage, look, remember = record.usage, self.rates.look, self.recent.again
+
+        def repeat(request_id: str, started: float, duration: float, age: float) -> None:
+            series.hit(duration, age, usage)
+            remember(record, request_id, started, duration, age)
+            look(started)
+
+        return repeat
 
     def notice(self, notice: Notice) -> None:
         kind, attributes = notice.kind, notice.attributes

@@ -33,6 +33,27 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
         return {"event": self.event, "at": self.at, **shown}
 
 
+class Again(msgspec.Struct, frozen=True, gc=False):
+    """A request that differs from `like` in these alone; put together only when somebody looks."""
+
+    like: Record
+    request_id: str
+    started: float
+    duration: float
+    age: float
+
+    def record(self) -> Record:
+        return msgspec.structs.replace(
+            self.like,
+            request_id=self.request_id,
+            started=self.started,
+            duration=self.duration,
+            first_byte=self.duration,
+            age=self.age,
+            lookup=None,
+        )
+
+
 class Recent:
     """The last records and notices, and those who listen. For one event loop.
 
@@ -41,7 +62,7 @@ class Recent:
 
     def __init__(self, clock: Clock, *, keep: int = 512, waiting: int = 1024, listeners: int = 64) -> None:
         self._clock = clock
-        self._records: deque[Record] = deque(maxlen=keep)
+        self._records: deque[Record | Again] = deque(maxlen=keep)
         self._notices: deque[Happened] = deque(maxlen=keep)
         self._waiting = waiting
         self._limit = listeners
@@ -51,6 +72,13 @@ class Recent:
         self._records.append(record)
         if self._listeners:
             self._tell(self._of(record))
+
+    def again(self, like: Record, request_id: str, started: float, duration: float, age: float) -> None:
+        """Remember a request like another."""
+        again = Again(like, request_id, started, duration, age)
+        self._records.append(again)
+        if self._listeners:
+            self._tell(self._of(again))
 
     def notice(self, notice: Notice) -> None:
         happened = Happened(event="notice", at=self._clock.now(), notice=notice)
@@ -81,7 +109,8 @@ class Recent:
     def listening(self) -> int:
         return len(self._listeners)
 
-    def _of(self, record: Record) -> Happened:
+    def _of(self, remembered: Record | Again) -> Happened:
+        record = remembered.record() if isinstance(remembered, Again) else remembered
         ended = self._clock.now() - (self._clock.monotonic() - record.started - record.duration)
         return Happened(event="request", at=ended, record=record)
 

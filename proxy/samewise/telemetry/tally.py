@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
+from samewise.core.answer import Usage
 from samewise.ports import Outcome, Record, Tier
 from samewise.telemetry.instruments import AGES, BOUNDS
 from samewise.telemetry.snapshot import Attributes, Buckets, Exemplar, Number, Snapshot
@@ -77,10 +78,11 @@ class Series:
         self.first = Histogram()
         self.age = Histogram(AGES)
 
-    def hit(self, duration: float, age: float, completion_tokens: int) -> None:
+    def hit(self, duration: float, age: float, usage: Usage) -> None:
         """A hit that needed no look-up worth measuring; for the lane that holds this series."""
         self.count += 1
-        self.completion += completion_tokens
+        self.completion += usage.completion_tokens
+        self.cached += usage.cached_tokens
         self.duration.add(duration)
         self.first.add(duration)
         self.age.add(age)

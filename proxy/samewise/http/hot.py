@@ -1,0 +1,202 @@
+"""Hits that are served again: below the parser for the same bytes, before the plan for the same body.
+
+What holds, and is tested against the long way:
+1. A request is answered here only when it is, byte for byte, one that the long way answered with a hit, on a
+   connection whose parser is clean (`Framing`), or has the same path, body and every header field that can
+   matter (`MATTERS`).
+2. Everything that was true then is true now: the generation (epochs, profiles, environments, members, keys) is
+   the same, and the memory tier has the very same entry, fresh. Otherwise the long way decides anew.
+3. The response differs from the long way's in `x-request-id`, `Age`, the `ttl` of `Cache-Status` and `Date`
+   alone, and each of these is what the long way would say now.
+4. It is counted as the long way counts it, and the verifier hears of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from email.utils import formatdate
+from typing import TypeVar
+
+from samewise.core.entry import Entry
+from samewise.core.plan import Plan
+from samewise.ports import Clock, Repeat
+
+MATTERS = (
+    "authorization",
+    "x-api-key",
+    "api-key",
+    "content-type",
+    "content-encoding",
+    "cache-control",
+    "x-samewise-ttl",
+    "x-samewise-sample",
+    "x-samewise-tags",
+    "anthropic-beta",
+    "anthropic-version",
+    "openai-beta",
+    "openai-version",
+    "expect",
+    "connection",
+)
+"""Header fields on which the answer, its key, or the right to it depends."""
+
+_REMEMBERED = 65_536
+_T = TypeVar("_T")
+
+Peek = Callable[[str, float], Entry | None]
+
+
+class Hot:
+    """One hit, ready to be sent again. `head` has the fields that stay, `payload` the framed body."""
+
+    __slots__ = ("_before", "_head", "_payload", "_second", "entry", "generation", "plan", "repeat", "size")
+
+    def __init__(
+        self, *, head: bytes, payload: bytes, entry: Entry, plan: Plan, generation: int, repeat: Repeat
+    ) -> None:
+        self._head = head
+        self._payload = payload
+        self._second = -1
+        self._before = b""
+        self.entry = entry
+        self.plan = plan
+        self.generation = generation
+        self.repeat = repeat
+        self.size = len(head) + len(payload)
+
+    def response(self, request_id: str, now: float) -> bytes:
+        """All bytes of the response. What tells the time is made once a second."""
+        second = int(now)
+        if second != self._second:
+            age = self.entry.age(now)
+            left = int((self.entry.ttl - age) // 1)
+            self._second = second
+            self._before = self._head + (
+                f"Cache-Status: samewise; hit; ttl={left}\r\nAge: {int(age)}\r\n"
+                f"Date: {formatdate(second, usegmt=True)}\r\nx-request-id: "
+            ).encode("latin-1")
+        return b"".join((self._before, request_id.encode("latin-1"), b"\r\n\r\n", self._payload))
+
+
+class Memo:
+    """Hits by what asked for them, within `limit` bytes of questions and answers; the least used goes first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._hot: OrderedDict[Hashable, tuple[Hot, int]] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, question: Hashable) -> Hot | None:
+        found = self._hot.get(question)
+        if found is None:
+            return None
+        self._hot.move_to_end(question)
+        return found[0]
+
+    def keep(self, question: Hashable, hot: Hot, size: int) -> None:
+        self.drop(question)
+        cost = size + hot.size
+        self._hot[question] = (hot, cost)
+        self.bytes += cost
+        while self.bytes > self._limit:
+            _, (_, freed) = self._hot.popitem(last=False)
+            self.bytes -= freed
+
+    def drop(self, question: Hashable) -> None:
+        found = self._hot.pop(question, None)
+        if found is not None:
+            self.bytes -= found[1]
+
+
+class HotAnswers:
+    """Remembers hits by the bytes of their request, and by their body; within `limit` bytes each.
+
+    `enabled` is False while the process drains: then the long way says goodbye.
+    """
+
+    def __init__(
+        self,
+        *,
+        peek: Peek,
+        generation: Callable[[], int],
+        clock: Clock,
+        request_ids: Callable[[], str],
+        on_hit: Callable[[Entry, Plan], None] | None,
+        limit: int,
+    ) -> None:
+        self._peek = peek
+        self._generation = generation
+        self._clock = clock
+        self._request_ids = request_ids
+        self._on_hit = on_hit
+        self._requests = Memo(limit)
+        self._bodies = Memo(limit)
+        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._heads: OrderedDict[bytes, None] = OrderedDict()
+        self.enabled = True
+
+    @property
+    def generation(self) -> int:
+        """What a hit that is decided now must say."""
+        return self._generation()
+
+    def by_request(self, data: bytes) -> bytes | None:
+        """The response to a request that is these bytes; None where the long way must answer."""
+        hot = self._requests.get(data)
+        if hot is None:
+            return None
+        response = self._answer(hot)
+        if response is None:
+            self._requests.drop(data)
+        return response
+
+    def by_body(self, question: Hashable) -> tuple[Hot, bytes] | None:
+        """The hit and the response to a request with this `question`: path, values of `MATTERS`, body."""
+        hot = self._bodies.get(question)
+        if hot is None:
+            return None
+        response = self._answer(hot)
+        if response is None:
+            self._bodies.drop(question)
+            return None
+        return hot, response
+
+    def is_head(self, data: bytes) -> bool:
+        """True for the head of a remembered request whose body came separately: its body is worth waiting for."""
+        return data in self._heads
+
+    def remember_request(self, head: bytes, data: bytes, hot: Hot) -> None:
+        """Keep what was asked twice. `head`: the first piece, where the request came in several."""
+        index = hash(data)
+        if index not in self._seen:
+            _bounded(self._seen, index)
+            return
+        self._requests.keep(data, hot, len(data))
+        if head:
+            _bounded(self._heads, head)
+
+    def remember_body(self, question: Hashable, body: bytes, hot: Hot) -> None:
+        """For requests that differ in header fields that don't matter."""
+        self._bodies.keep(question, hot, len(body))
+
+    def _answer(self, hot: Hot) -> bytes | None:
+        if hot.generation != self._generation() or not self.enabled:
+            return None
+        began = self._clock.monotonic()
+        now = self._clock.now()
+        entry = hot.entry
+        if self._peek(entry.key, now) is not entry:
+            return None
+        if self._on_hit is not None:
+            self._on_hit(entry, hot.plan)
+        request_id = self._request_ids()
+        response = hot.response(request_id, now)
+        hot.repeat(request_id, began, self._clock.monotonic() - began, entry.age(now))
+        return response
+
+
+def _bounded(order: OrderedDict[_T, None], item: _T) -> None:
+    order[item] = None
+    if len(order) > _REMEMBERED:
+        order.popitem(last=False)
