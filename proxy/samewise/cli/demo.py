@@ -49,11 +49,11 @@ def demo(once: bool, port: int, admin_port: int) -> None:
     with tempfile.TemporaryDirectory(prefix="samewise-demo-") as folder, contextlib.ExitStack() as stack:
         place = Path(folder)
         click.echo("making a small random model ...")
-        _call("samewise_backend", "tiny-model", str(place / "model"))
+        _call("samewise_backend.cli", "tiny-model", str(place / "model"))
         click.echo("starting the reference backend ...")
         backend = stack.enter_context(
             _running(
-                "samewise_backend",
+                "samewise_backend.cli",
                 *("serve", "--engine", "reference", "--model", str(place / "model")),
                 *("--served-model-name", MODEL, "--port", "0"),
                 log=place / "backend.log",
