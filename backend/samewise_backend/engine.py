@@ -179,9 +179,11 @@ class Engine:
             while self._waiting and len(self._running) < self._max and not self._swaps:
                 self._admit(*self._waiting.popleft())
             if self._running:
-                sequence, ticket = self._running.popleft()
+                sequence, ticket = self._running[0]
                 if not ticket.aborted.is_set() and self._advance(sequence):
-                    self._running.append((sequence, ticket))
+                    self._running.rotate(-1)
+                else:
+                    self._running.popleft()
         for job in [*(sequence.job for sequence, _ in self._running), *(job for job, _ in self._waiting)]:
             job.deliver(Failed("the engine was stopped"))
 

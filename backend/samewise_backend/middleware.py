@@ -95,8 +95,9 @@ class EnvironmentContract:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = await self._current(scope)
-        if scope["path"] == PATH and scope["method"] in {"GET", "HEAD"}:
+        asked = scope["path"] == PATH and scope["method"] in {"GET", "HEAD"}
+        begun = await self._current(scope, look=asked)
+        if asked:
             await _answer(begun, send, empty=scope["method"] == "HEAD")
             return
 
@@ -121,12 +122,12 @@ class EnvironmentContract:
                 await _fail(send_with_header)
             raise
 
-    async def _current(self, scope: Scope) -> Manifest:
+    async def _current(self, scope: Scope, *, look: bool = False) -> Manifest:
         live = self._live or await self._make(scope)
         models = getattr(scope["app"].state, "openai_serving_models", None)
         if self._adapters.refresh(getattr(models, "lora_requests", {})):
             await asyncio.to_thread(live.adapters, self._adapters.listers(), reread=self._adapters.reread())
-        return live.current()
+        return live.current(look=look)
 
     async def _make(self, scope: Scope) -> Live:
         async with self._making:

@@ -85,7 +85,7 @@ class _Handlers:
         response.headers[HEADER] = now if now == begun else f"{begun}.{now}"
 
     async def environment(self, request: web.Request) -> web.Response:
-        found = self._serving.live.current()
+        found = self._serving.live.current(look=True)
         return web.Response(body=found.body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def reload(self, request: web.Request) -> web.Response:

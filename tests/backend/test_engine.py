@@ -58,12 +58,11 @@ def test_an_aborted_job_leaves_the_engine(engine: Engine) -> None:
 
 
 def test_no_more_sequences_run_at_once_than_allowed(language_model: LanguageModel) -> None:
-    engine = Engine(language_model, max_sequences=2)
     most = []
 
     class Watching(RequestSampler):
         def choose(self, logits: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> int:
-            most.append(engine.running + 1)
+            most.append(engine.running)
             return super().choose(logits, prompt, output)
 
     engine = Engine(language_model, max_sequences=2, sampler=Watching)
