@@ -133,10 +133,12 @@ class BackendServer:
         body = {"model": self.name, "prompt": prompt, "temperature": 0, "return_token_ids": True, **values}
         answer = self.call("POST", "/v1/completions", body)
         assert answer.status == 200, answer.body
-        return answer.json()
+        found: dict[str, Any] = answer.json()
+        return found
 
     def manifest(self) -> dict[str, Any]:
-        return self.call("GET", "/samewise/environment").json()
+        found: dict[str, Any] = self.call("GET", "/samewise/environment").json()
+        return found
 
     def signal(self, number: int) -> int:
         """Signal the process alone and wait for its end; its exit code."""
