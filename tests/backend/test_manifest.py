@@ -23,7 +23,8 @@ class Watched:
         self.live = Live({"engine": "x"}, {"instance": "i"}, self.loaded, self.listers, self.digests)
 
     def now(self) -> dict[str, object]:
-        return json.loads(self.live.current(look=True).body)
+        found: dict[str, object] = json.loads(self.live.current(look=True).body)
+        return found
 
     def until(self, holds: Callable[[dict[str, object]], bool]) -> dict[str, object]:
         """The manifest once it holds; hashing happens in a thread of its own."""
@@ -202,7 +203,7 @@ def test_what_the_launcher_saw_reaches_the_process_that_loads(watched: Watched) 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}x", '{"weights": {}}', '{"weights": {"digest": "x", "files": [[1]]}}'])
 def test_other_text_in_its_place_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError):
         decode_loaded(text)
 
 

@@ -1,4 +1,4 @@
-"""The contract's middleware around a small ASGI application, with a manifest of real files. vLLM's own: test_vllm.py."""
+"""The contract's middleware around a small ASGI application, with a manifest of real files."""
 
 import asyncio
 import json
@@ -45,7 +45,8 @@ class Served:
 
 
 def _environment(sent: list[dict[str, Any]]) -> str:
-    return dict(sent[0]["headers"])[b"x-samewise-environment"].decode()
+    value: bytes = dict(sent[0]["headers"])[b"x-samewise-environment"]
+    return value.decode()
 
 
 async def _plain(scope: Any, receive: Any, send: Send) -> None:
