@@ -328,7 +328,7 @@ class MockBackend:
             for word in words:
                 given = {"delta": {"content": word}} if chat else {"text": word}
                 pieces.append(sse({**base, "choices": [{"index": at, **given, "finish_reason": None}]}))
-            last = {"delta": {}} if chat else {"text": ""}
+            last: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
             pieces.append(sse({**base, "choices": [{"index": at, **last, "finish_reason": "stop"}]}))
         if (body.get("stream_options") or {}).get("include_usage"):
             pieces.append(sse({**base, "choices": [], "usage": whole["usage"]}))
