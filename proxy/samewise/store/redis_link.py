@@ -16,6 +16,13 @@ from samewise.store.redis_url import Target, connect
 _GRACE = 4
 """Turns of the event loop after the time limit: a reply that came while the loop was busy still counts."""
 
+OVERLOAD = "overload"
+"""More commands at once than the connections could carry in time: the server was never asked."""
+
+
+class _Unsent(Exception):
+    """The time was over before there was a connection for the command."""
+
 
 class RedisLink:
     """Commands to one Redis. `call` takes at most `timeout` seconds and raises StoreUnavailable(kind).
@@ -23,8 +30,9 @@ class RedisLink:
     A command that was sent runs to its end in a task of its own, whoever waits for it or stops
     waiting: a caller that goes away never leaves a reply behind for the next. The client's own time
     limits end that task, and close its connection, where no reply comes. At most
-    `target.connections` commands run at once. While the circuit is open `call` fails at once, and
-    a probe of the link's own asks now and then.
+    `target.connections` commands run at once; one that found no room in time says nothing about the
+    server, and counts for no circuit. While the circuit is open `call` fails at once, and a probe of
+    the link's own asks now and then.
     """
 
     def __init__(self, target: Target, *, timeout: float, clock: Clock, on_notice: OnNotice) -> None:
@@ -74,7 +82,8 @@ class RedisLink:
 
     async def _bounded(self, words: tuple[str | bytes | int, ...], operation: str) -> Any:
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._run(words, loop.time() + self._timeout))
+        sent = asyncio.Event()
+        task = loop.create_task(self._run(words, loop.time() + self._timeout, sent))
         self._running.add(task)
         task.add_done_callback(self._ended)
         await asyncio.wait((task,), timeout=self._timeout)
@@ -83,18 +92,21 @@ class RedisLink:
                 break
             await asyncio.sleep(0)
         if not task.done():
-            raise self._failed("timeout", operation)
+            raise self._failed("timeout" if sent.is_set() else OVERLOAD, operation)
         error = task.exception()
+        if isinstance(error, _Unsent):
+            raise self._failed(OVERLOAD, operation)
         if error is not None:
             raise self._failed(kind_of(error), operation) from error
         self._breaker.success()
         self.error = ""
         return task.result()
 
-    async def _run(self, words: tuple[str | bytes | int, ...], deadline: float) -> Any:
+    async def _run(self, words: tuple[str | bytes | int, ...], deadline: float, sent: asyncio.Event) -> Any:
         async with self._slots:
             if asyncio.get_running_loop().time() >= deadline:
-                raise TimeoutError
+                raise _Unsent
+            sent.set()
             return await self._client.execute_command(*words)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -107,6 +119,8 @@ class RedisLink:
             return StoreUnavailable(kind)
         if self._breaker.closed:
             self._on_notice("store-error", {"tier": "store", "error": kind, "operation": operation})
+        if kind == OVERLOAD:
+            return StoreUnavailable(kind, f"redis at {self.target.place()}: too many commands at once")
         self.error = kind
         if kind in REACHABLE:
             self._breaker.success()
