@@ -14,6 +14,11 @@ ID_LENGTH = 32
 MAX_ID = 128
 """Characters of an id that the proxy accepts from any backend."""
 
+ENVIRONMENT_PATH = "/samewise/environment"
+"""Where a backend that keeps the environment contract tells its manifest."""
+CONTRACT = "contract"
+"""The origin of an environment that the backend itself told."""
+
 INFORMATIVE = frozenset({"id", "info"})
 """Members of a manifest that say nothing about what it answers."""
 
@@ -40,7 +45,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     manifest: dict[str, Any] = {}
 
 
-def from_manifest(manifest: Mapping[str, Any], origin: str = "contract") -> Environment:
+def from_manifest(manifest: Mapping[str, Any], origin: str = CONTRACT) -> Environment:
     """An environment as a manifest describes it. Raises ValueError where it has no usable id."""
     identity = manifest.get("id")
     if not isinstance(identity, str) or not 0 < len(identity) <= MAX_ID:

@@ -13,11 +13,14 @@ from samewise.core.answer import Answer, Event
 from samewise.core.decide import Discard, Keep, Mode, after_fetch, lifetime
 from samewise.core.entry import Entry
 from samewise.core.families.contract import Family
+from samewise.core.fingerprint import CONTRACT, ENVIRONMENT_PATH
 from samewise.core.plan import Plan, Unit
 from samewise.core.reason import Reason
 from samewise.pipeline.recording import Head, Recording
 from samewise.ports import Call, Clock, Engine, Exchange, Store, StoreUnavailable, UpstreamFailed
 
+CONFIRM = 5.0
+"""Seconds that a backend may take to say that it is still what it was."""
 AFTERGLOW = 1.0
 """Seconds that a stream may take to close after its last event, for its connection to be used again."""
 
@@ -76,7 +79,10 @@ class Fetcher:
             return await self._engine.open(msgspec.structs.replace(call, environment=None))
 
     async def _stream(self, question: Question, exchange: Exchange, head: Head, recording: Recording) -> None:
-        """The last event is given out only when the entry is there: who asks again then finds it."""
+        """The last event is given out only when the entry is there: who asks again then finds it.
+
+        The head of a stream came before its answer was made, so who made it is asked again at its end.
+        """
         events = exchange.events()
         async for event in events:
             last = question.family.ends(event)
@@ -87,13 +93,27 @@ class Fetcher:
                     raise UpstreamFailed("abandoned", "too large to keep, and nobody reads it", sent=True)
                 continue
             answer = Answer(form="sse", headers=head.headers, events=(*_lasting(question, recording), event))
-            decision = await self._decide(question, answer, head)
+            decision = await self._decide(question, answer, await self._still(question, head))
             recording.add(event)
             recording.settle(answer, decision)
             await _run_out(events)
             return
         answer = Answer(form="sse", headers=head.headers, events=_lasting(question, recording))
         recording.settle(answer, await self._decide(question, answer, head))
+
+    async def _still(self, question: Question, head: Head) -> Head:
+        """The head, with its environment emptied where the member is not, or no longer surely, what it was."""
+        environment = question.plan.context.environment
+        if not question.keep or environment is None or environment.origin != CONTRACT:
+            return head
+        call = Call(method="GET", path=ENVIRONMENT_PATH, member=head.member, purpose="probe")
+        try:
+            async with asyncio.timeout(CONFIRM):
+                exchange = await self._engine.open(call)
+                await exchange.close()
+        except (UpstreamFailed, TimeoutError):
+            return msgspec.structs.replace(head, environment="")
+        return head if exchange.environment == head.environment else msgspec.structs.replace(head, environment="")
 
     async def _decide(self, question: Question, answer: Answer, head: Head) -> Keep | Discard:
         """Kept where every unit is: a failure of one says why."""
@@ -117,7 +137,7 @@ class Fetcher:
         entry = self._entry(question, unit, unit.key, answer=answer, head=head, ttl=ttl)
         environment = question.plan.context.environment
         decision = after_fetch(
-            size=answer.size(),
+            size=max(answer.size(), len(entry.request)),
             max_size=self._limits.max_entry,
             ttl=ttl,
             asked=environment.id if environment else None,

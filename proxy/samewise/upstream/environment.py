@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from samewise.core import canonical
-from samewise.core.fingerprint import ID_LENGTH, Environment, environment_id, from_manifest
+from samewise.core.fingerprint import ENVIRONMENT_PATH, ID_LENGTH, Environment, environment_id, from_manifest
 from samewise.ports import Call, UpstreamFailed
 from samewise.upstream.client import Client
 from samewise.upstream.options import Timeouts
@@ -95,7 +95,7 @@ async def look(client: Client, timeouts: Timeouts) -> Facts:
     async def get(path: str) -> Reply:
         return await ask(client, Call(method="GET", path=path, purpose="probe"), timeouts)
 
-    told, listed, health = await asyncio.gather(get("/samewise/environment"), get("/v1/models"), get("/health"))
+    told, listed, health = await asyncio.gather(get(ENVIRONMENT_PATH), get("/v1/models"), get("/health"))
     if told.failure is not None and told.failure.kind == "unreachable":
         return Facts(failure=told.failure)
     if not any(reply.status for reply in (told, listed, health)):
