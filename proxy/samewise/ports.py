@@ -71,6 +71,12 @@ class Store(Protocol):
     async def discard(self, key: str, fence: int) -> bool:
         """Forget the entry, in every tier, and refuse what began before `fence`. True where there was one."""
 
+    async def reclaim(self, entries: Sequence[Entry]) -> int:
+        """Free what these entries take, which nobody may be served any more; how many were there.
+
+        No fence is raised. A younger entry of the same key may go with them, which costs one miss.
+        """
+
     def scan(self) -> AsyncIterator[Entry]:
         """Every entry, in no order, without blocking others; for export, counting and reclaiming."""
 

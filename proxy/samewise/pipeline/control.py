@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from samewise.core.entry import Entry
+from samewise.core.fingerprint import Environment
 from samewise.core.plan import Context, Snapshot
 from samewise.pipeline import invalidate, profiles, rollout
 from samewise.pipeline.flight import Flights
@@ -35,6 +36,7 @@ class Control:
         clock: Clock,
         unseeded: Literal["bypass", "pin", "record"] = "bypass",
         assume_defaults: bool = False,
+        on_invalidation: Callable[[ControlEvent], None] = lambda event: None,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -43,6 +45,7 @@ class Control:
         self._clock = clock
         self._unseeded = unseeded
         self._assume_defaults = assume_defaults
+        self._on_invalidation = on_invalidation
         self._follower: asyncio.Task[None] | None = None
         self._configured: Mapping[str, Mapping[str, Any]] = {}
         self._provisional = False
@@ -76,12 +79,15 @@ class Control:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._follower
 
-    def context(self, tenant: str, model: str, prompt: Callable[[], bytes]) -> Context:
+    def context(
+        self, tenant: str, model: str, prompt: Callable[[], bytes], environment: Environment | None = None
+    ) -> Context:
         """All that decides how a request of this tenant for this model is understood, as of now.
 
         `prompt` gives the bytes by which a canary chooses its side; it is called only while there is one.
+        `environment`: another one than the active one.
         """
-        environment = self.rollout.active(model)
+        environment = environment or self.rollout.active(model)
         sided = prompt() if self.profiles.has_canary(model) else b""
         snapshot: Snapshot = self.profiles.snapshot(tenant, model, sided)
         return Context(
@@ -114,9 +120,11 @@ class Control:
         await self._catch_up()
         return recorded
 
-    async def invalidate(self, scope: Scope, value: str, *, by: str, reason: str = "") -> ControlEvent:
+    async def invalidate(
+        self, scope: Scope, value: str, *, by: str, reason: str = "", values: Sequence[str] = ()
+    ) -> ControlEvent:
         """End what this names, for every proxy on the store. Raises StoreUnavailable."""
-        event = invalidate.event(scope, value, by=by, reason=reason, at=self._clock.now())
+        event = invalidate.event(scope, value, by=by, reason=reason, at=self._clock.now(), values=values)
         return await self.record(event)
 
     async def _follow(self) -> None:
@@ -146,9 +154,10 @@ class Control:
             case invalidate.KIND:
                 self.invalidations.apply(event)
                 await self._end(event)
+                self._on_invalidation(event)
             case kind if kind in profiles.KINDS:
                 self.profiles.apply(event)
-            case rollout.ACTIVATE:
+            case kind if kind in rollout.KINDS:
                 self.rollout.apply(event)
             case _:
                 pass
@@ -161,14 +170,15 @@ class Control:
         )
 
     async def _end(self, event: ControlEvent) -> None:
-        value = str(event.values.get("value", ""))
         match event.subject:
             case "key":
-                self._flights.forget(key=value)
-                with contextlib.suppress(StoreUnavailable):
-                    await self._store.discard(value, event.number)
+                for value in invalidate.named(event):
+                    self._flights.forget(key=value)
+                    with contextlib.suppress(StoreUnavailable):
+                        await self._store.discard(value, event.number)
             case "tag":
-                self._flights.forget(tag=value)
+                for value in invalidate.named(event):
+                    self._flights.forget(tag=value)
             case _:
                 self._flights.forget_all()
 

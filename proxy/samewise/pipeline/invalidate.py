@@ -8,6 +8,7 @@ and when a fill is about to land.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from samewise.core.entry import Entry
@@ -21,9 +22,16 @@ REMEMBERED = 100_000
 """Single keys whose end is remembered here; the store's own fence holds for the rest."""
 
 
-def event(scope: Scope, value: str, *, by: str, reason: str, at: float) -> ControlEvent:
-    """What goes into the journal."""
-    return ControlEvent(kind=KIND, subject=scope, values={"value": value}, by=by, reason=reason, at=at)
+def event(scope: Scope, value: str, *, by: str, reason: str, at: float, values: Sequence[str] = ()) -> ControlEvent:
+    """What goes into the journal. `values`: many at once, instead of `value`."""
+    told = {"values": list(values)} if values else {"value": value}
+    return ControlEvent(kind=KIND, subject=scope, values=told, by=by, reason=reason, at=at)
+
+
+def named(happened: ControlEvent) -> list[str]:
+    """The values that an invalidation names."""
+    several = happened.values.get("values")
+    return [str(value) for value in several] if several else [str(happened.values.get("value", ""))]
 
 
 class Invalidations:
@@ -36,15 +44,16 @@ class Invalidations:
 
     def apply(self, happened: ControlEvent) -> None:
         """Take in one event of the journal."""
-        scope, value = happened.subject, str(happened.values.get("value", ""))
-        if scope == "key":
-            self._keys[value] = happened.number
-            self._keys.move_to_end(value)
-            if len(self._keys) > REMEMBERED:
-                self._keys.popitem(last=False)
-            return
-        self._counts[scope, value] = self._counts.get((scope, value), 0) + 1
-        self._last[scope, value] = happened.number
+        scope = happened.subject
+        for value in named(happened):
+            if scope == "key":
+                self._keys[value] = happened.number
+                self._keys.move_to_end(value)
+                if len(self._keys) > REMEMBERED:
+                    self._keys.popitem(last=False)
+                continue
+            self._counts[scope, value] = self._counts.get((scope, value), 0) + 1
+            self._last[scope, value] = happened.number
 
     def count(self, scope: Scope, value: str) -> int:
         """How often this was invalidated."""
@@ -62,6 +71,10 @@ class Invalidations:
 
     def ended(self, entry: Entry) -> bool:
         """True where an invalidation of any scope came after what the entry's fill knew."""
+        return self.ended_by(entry) > 0
+
+    def ended_by(self, entry: Entry) -> int:
+        """The number of the newest invalidation that came after what the entry's fill knew, 0 where none did."""
         last = self._last
         scopes = (
             ("all", ""),
@@ -72,7 +85,8 @@ class Invalidations:
             *(("tag", tag) for tag in entry.tags),
         )
         newest = max((last.get(scope, 0) for scope in scopes), default=0)
-        return max(newest, self._keys.get(entry.key, 0)) > entry.began
+        newest = max(newest, self._keys.get(entry.key, 0))
+        return newest if newest > entry.began else 0
 
 
 def matches(entry: Entry, scope: Scope, value: str) -> bool:

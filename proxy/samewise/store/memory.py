@@ -92,6 +92,11 @@ class MemoryStore:
     async def discard(self, key: str, fence: int) -> bool:
         return self.forget(key, fence)
 
+    async def reclaim(self, entries: Sequence[Entry]) -> int:
+        """Exact: what replaced one of them stays."""
+        mine = [entry.key for entry in entries if (kept := self._entries.get(entry.key)) and kept.began == entry.began]
+        return sum(self._drop(key) for key in mine)
+
     async def scan(self) -> AsyncIterator[Entry]:
         now = self._clock.now()
         keys = list(self._entries)

@@ -96,6 +96,12 @@ class RedisStore:
         gone = await _DISCARD.run(self._link, names, (fence, FENCE_TTL * 1000), operation="discard")
         return bool(gone) or waited
 
+    async def reclaim(self, entries: Sequence[Entry]) -> int:
+        """One UNLINK a key, since in a Cluster they lie apart. Raises StoreUnavailable."""
+        mine = [entry.key for entry in entries if self._behind.peek(entry.key) is None]
+        gone = [self._link.call("UNLINK", self._name("e", key), operation="reclaim") for key in mine]
+        return sum(await asyncio.gather(*gone))
+
     async def scan(self) -> AsyncIterator[Entry]:
         now = self._clock.now()
         names: list[str] = []

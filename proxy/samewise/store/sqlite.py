@@ -117,6 +117,11 @@ class SqliteStore:
         gone = await self.writer.ask(lambda connection: rows.discard(connection, key, fence, now), within=PATIENCE)
         return bool(gone) or waited
 
+    async def reclaim(self, entries: Sequence[Entry]) -> int:
+        """What waits to be written stays: it is younger."""
+        keys = [entry.key for entry in entries if entry.key not in self._pending]
+        return int(await self.writer.ask(lambda connection: rows.delete(connection, keys), within=PATIENCE))
+
     async def scan(self) -> AsyncIterator[Entry]:
         await self.flush()
         after = 0

@@ -58,6 +58,12 @@ def discard(connection: sqlite3.Connection, key: str, fence: int, now: float) ->
     return _delete(connection, connection.execute("SELECT id, size FROM entries WHERE key = ?", (key,)).fetchall()) > 0
 
 
+def delete(connection: sqlite3.Connection, keys: Iterable[str]) -> int:
+    """Delete the entries under these keys; how many there were."""
+    select = "SELECT id, size FROM entries WHERE key = ?"
+    return _delete(connection, [row for key in keys for row in connection.execute(select, (key,))])
+
+
 def touch(connection: sqlite3.Connection, numbers: Iterable[int], now: float) -> None:
     """These rows were used."""
     connection.executemany("UPDATE entries SET used = ? WHERE id = ?", [(now, number) for number in numbers])

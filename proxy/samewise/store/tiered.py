@@ -39,6 +39,11 @@ class TieredStore:
         had = self.memory.forget(key, fence)
         return await self._behind.discard(key, fence) or had
 
+    async def reclaim(self, entries: Sequence[Entry]) -> int:
+        """How many the store behind had; memory lets go of them too."""
+        await self.memory.reclaim(entries)
+        return await self._behind.reclaim(entries)
+
     def scan(self) -> AsyncIterator[Entry]:
         return self._behind.scan()
 
