@@ -255,6 +255,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     lookup: float | None = None
     upstream_started: float | None = None
     upstream: float | None = None
+    store_started: float | None = None
+    store: float | None = None
     first_byte: float | None = None
     age: float | None = None
     usage: Usage = Usage()
@@ -265,13 +267,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is not a request: a verification, an invalidation, a store error, an environment change.
 
-    `kind` is a bounded word; `attributes` go to counters, `detail` to the log and to events alone.
+    `kind` is a bounded word; `attributes` go to counters, `detail` to the log and to events alone. `trace` is
+    that of the request that it belongs to; with `started` (monotonic) and `duration` in seconds it becomes a span
+    of a trace of its own, linked to that one.
     """
 
     kind: str
     attributes: dict[str, str] = {}
     detail: dict[str, Any] = {}
     value: float = 1
+    trace: Trace | None = None
+    started: float | None = None
+    duration: float | None = None
 
 
 class Repeat(Protocol):

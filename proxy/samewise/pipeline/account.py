@@ -40,6 +40,8 @@ class Marks:
     lookup: float | None = None
     upstream_started: float | None = None
     upstream: float | None = None
+    store_started: float | None = None
+    store: float | None = None
     leader: Trace | None = None
 
     def gather(self, units: Sequence[Marks]) -> None:
@@ -111,6 +113,8 @@ class Account:
             lookup=marks.lookup,
             upstream_started=marks.upstream_started,
             upstream=marks.upstream,
+            store_started=marks.store_started,
+            store=marks.store,
             first_byte=self._first_byte,
             age=marks.age,
             usage=marks.usage,

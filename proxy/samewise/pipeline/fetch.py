@@ -66,7 +66,7 @@ class Fetcher:
                 await self._stream(question, exchange, head, recording)
             else:
                 answer = Answer(form="json", status=head.status, headers=head.headers, body=await exchange.read())
-                recording.settle(answer, await self._decide(question, answer, head))
+                recording.settle(answer, await self._decide(question, answer, head, recording))
         finally:
             await exchange.close()
 
@@ -93,13 +93,13 @@ class Fetcher:
                     raise UpstreamFailed("abandoned", "too large to keep, and nobody reads it", sent=True)
                 continue
             answer = Answer(form="sse", headers=head.headers, events=(*_lasting(question, recording), event))
-            decision = await self._decide(question, answer, await self._still(question, head))
+            decision = await self._decide(question, answer, await self._still(question, head), recording)
             recording.add(event)
             recording.settle(answer, decision)
             await _run_out(events)
             return
         answer = Answer(form="sse", headers=head.headers, events=_lasting(question, recording))
-        recording.settle(answer, await self._decide(question, answer, head))
+        recording.settle(answer, await self._decide(question, answer, head, recording))
 
     async def _still(self, question: Question, head: Head) -> Head:
         """The head, with its environment emptied where the member is not, or no longer surely, what it was."""
@@ -115,7 +115,7 @@ class Fetcher:
             return msgspec.structs.replace(head, environment="")
         return head if exchange.environment == head.environment else msgspec.structs.replace(head, environment="")
 
-    async def _decide(self, question: Question, answer: Answer, head: Head) -> Keep | Discard:
+    async def _decide(self, question: Question, answer: Answer, head: Head, recording: Recording) -> Keep | Discard:
         """Kept where every unit is: a failure of one says why."""
         if answer.status != 200:
             return Discard(Reason.UPSTREAM_ERROR)
@@ -124,10 +124,14 @@ class Fetcher:
             parts = [answer] if len(units) == 1 else family.unbatch(answer, [unit.request for unit in units])
         except ValueError:
             return Discard(Reason.TRUNCATED)
-        decisions = [await self._keep(question, unit, part, head) for unit, part in zip(units, parts, strict=True)]
+        decisions = [
+            await self._keep(question, unit, part, head, recording) for unit, part in zip(units, parts, strict=True)
+        ]
         return next((decision for decision in decisions if isinstance(decision, Discard)), decisions[0])
 
-    async def _keep(self, question: Question, unit: Unit, answer: Answer, head: Head) -> Keep | Discard:
+    async def _keep(
+        self, question: Question, unit: Unit, answer: Answer, head: Head, recording: Recording
+    ) -> Keep | Discard:
         failure = question.family.failure(answer, unit.request)
         if failure is not None:
             return Discard(failure)
@@ -146,11 +150,14 @@ class Fetcher:
             mode=self._limits.mode,
         )
         if isinstance(decision, Keep):
+            began = self._clock.monotonic()
             try:
                 if not await self._store.put(entry):
                     return Discard(Reason.INVALIDATED)
             except StoreUnavailable:
                 return Discard(Reason.STORE_DOWN)
+            finally:
+                recording.storing = began, self._clock.monotonic() - began
         return decision
 
     def _ran(self, head: Head) -> str | None:

@@ -44,6 +44,8 @@ class Recording:
         self.answer: Answer | None = None
         self.decision: Keep | Discard | None = None
         self.failure: Exception | None = None
+        self.storing: tuple[float, float] | None = None
+        """When the store was asked to keep it (monotonic), and for how many seconds."""
 
     def begin(self, head: Head) -> None:
         """The head has come."""

@@ -57,6 +57,8 @@ async def settled(family: Family, source: Source, marks: Marks, clock: Clock) ->
             marks.environment, marks.member = head.environment or marks.environment, head.member
             if marks.upstream_started is not None:
                 marks.upstream = clock.monotonic() - marks.upstream_started
+            if recording.storing is not None and marks.outcome != "coalesced":
+                marks.store_started, marks.store = recording.storing
             marks.usage = family.usage(answer) if answer.status == 200 else Usage()
             match recording.decision:
                 case Keep(ttl):
