@@ -37,7 +37,7 @@ _endpoint = click.option(
 def explain(
     proxy: Admin, *, request_file: str, endpoint: str, headers: tuple[str, ...], full: bool, as_json: bool
 ) -> None:
-    """Every part of the key of the request in REQ.json (- for stdin), and why it is (not) cacheable.
+    """Every part of the key of the request in REQ.json (- for stdin), why it is (not) cacheable, the nearest entry.
 
     Nothing is asked of an upstream. Exit code 0 where the request is cacheable, else 1.
     """
@@ -52,6 +52,7 @@ def explain(
                 click.echo(f"\nunit {number}: key {show.cell(unit.get('key'))}")
             rows = [(name, part.get("value"), part.get("from", "")) for name, part in unit.get("parts", {}).items()]
             show.table(("part", "value", "from"), rows)
+        _show_nearest(told.get("nearest"), told.get("key"))
     if not told.get("cacheable"):
         sys.exit(NO)
 
@@ -68,7 +69,7 @@ def diff(proxy: Admin, *, a: str, b: str, endpoint: str, full: bool, as_json: bo
 
     Exit code 0 where they have the same key, else 1.
     """
-    one, other = (_explain(proxy, _read(name), endpoint, full=True, headers={}) for name in (a, b))
+    one, other = (_explain(proxy, _read(name), endpoint, full=True, headers={}, nearest=False) for name in (a, b))
     same = one.get("key") is not None and _keys(one) == _keys(other)
     found = [] if same else _differences(one, other)
     if as_json:
@@ -86,9 +87,23 @@ def diff(proxy: Admin, *, a: str, b: str, endpoint: str, full: bool, as_json: bo
         sys.exit(NO)
 
 
-def _explain(proxy: Admin, body: dict[str, Any], endpoint: str, *, full: bool, headers: dict[str, str]) -> Any:
+def _show_nearest(nearest: dict[str, Any] | None, key: str | None) -> None:
+    if nearest is None:
+        click.echo("\nno entry of this tenant and family is like it")
+    elif nearest.get("key") == key:
+        click.echo("\nthere is an entry under this key")
+    else:
+        click.echo(f"\nthe nearest entry is {nearest.get('key')}, {100 * nearest.get('similarity', 0):.0f} % alike")
+        found = nearest.get("differences") or []
+        rows = [(each.get("path"), each.get("what"), each.get("a", "-"), each.get("b", "-")) for each in found]
+        show.table(("differs in", "how", "here", "there"), rows, empty="it differs in nothing that an entry tells")
+
+
+def _explain(
+    proxy: Admin, body: dict[str, Any], endpoint: str, *, full: bool, headers: dict[str, str], nearest: bool = True
+) -> Any:
     guess = next((family for member, family in _GUESSES.items() if member in body), "chat")
-    asked = {"endpoint": endpoint or guess, "body": body, "headers": headers, "full": full}
+    asked = {"endpoint": endpoint or guess, "body": body, "headers": headers, "full": full, "nearest": nearest}
     return proxy.post("explain", body=asked)
 
 
