@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
 
 from samewise.core.errors import ProxyError
 
@@ -22,6 +25,14 @@ async def read(request: web.BaseRequest, limit: int) -> bytes:
             raise too_large(limit)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def there(request: web.BaseRequest) -> None:
+    """Return when all bytes have come, or no more will; takes none of them. Only for bodies that fit a buffer."""
+    plain = request.content_length is not None and "Content-Encoding" not in request.headers
+    if plain and not request.content.is_eof():
+        with contextlib.suppress(RequestPayloadError):
+            await request.content.wait_eof()
 
 
 def at_once(request: web.BaseRequest) -> bytes | None:

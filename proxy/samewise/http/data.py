@@ -17,6 +17,7 @@ from samewise.core.families.contract import Family
 from samewise.core.reason import Reason
 from samewise.http import body, render, server
 from samewise.http.auth import Gate
+from samewise.http.framing import MAX_REMEMBERED
 from samewise.http.health import Health
 from samewise.http.hot import MATTERS, Hot, HotAnswers
 from samewise.pipeline.account import Account
@@ -72,7 +73,7 @@ class DataPort:
             probe.headers["x-request-id"] = self._request_ids()
             return probe
         family = self._families.get(incoming.path) if incoming.method == "POST" else None
-        plain = self._plain(incoming) if family is not None else None
+        plain = await self._plain(incoming) if family is not None else None
         if plain is not None and self._hot is not None and (known := self._hot.by_body(plain.question)) is not None:
             server.remember(incoming, known[0])
             return render.Written(known[1])
@@ -120,10 +121,12 @@ class DataPort:
         finally:
             reply.close()
 
-    def _plain(self, incoming: web.BaseRequest) -> Plain | None:
-        """What a hit may be remembered by; None for requests that are not plain or not all there."""
+    async def _plain(self, incoming: web.BaseRequest) -> Plain | None:
+        """What a hit may be remembered by; None for requests that are not plain, large, or never all there."""
         if self._hot is None or incoming.version != HttpVersion11 or not incoming.body_exists:
             return None
+        if (incoming.content_length or 0) <= MAX_REMEMBERED and "Expect" not in incoming.headers:
+            await body.there(incoming)
         raw = body.at_once(incoming)
         if raw is None or len(raw) > self._max_body:
             return None

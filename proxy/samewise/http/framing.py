@@ -7,15 +7,18 @@ import re
 MAX_REMEMBERED = 64 * 1024
 """Bytes of the largest request that is remembered in full."""
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})[ \t]*\r\n", re.IGNORECASE)
-_UNPLAIN = re.compile(rb"\r\n(?:transfer-encoding|expect|upgrade|connection)[ \t]*:", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})[ \t]*(?=\r\n)", re.IGNORECASE)
+_UNPLAIN = re.compile(
+    rb"\r\n(?:(?:transfer-encoding|expect|upgrade)[ \t]*:|connection[ \t]*:(?![ \t]*keep-alive[ \t]*\r\n))",
+    re.IGNORECASE,
+)
 
 
 class Framing:
     """Follows one connection. `whole` are the bytes of the last request, where what came was exactly one.
 
-    Once bytes come that are not plainly framed (a head in pieces, chunks, two requests at once, `Connection`)
-    it says nothing more: `clear` is False for the rest of the connection.
+    Once bytes come that are not plainly framed (a head in pieces, chunks, two requests at once, `Connection`
+    with anything but keep-alive) it says nothing more: `clear` is False for the rest of the connection.
     """
 
     __slots__ = ("_left", "_parts", "clear")

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from samewise.core.entry import Entry
 from samewise.core.plan import Plan
-from samewise.ports import Clock, Repeat
+from samewise.ports import Clock, Repeat, Trace
 
 MATTERS = (
     "authorization",
@@ -122,7 +122,7 @@ class HotAnswers:
         generation: Callable[[], int],
         clock: Clock,
         request_ids: Callable[[], str],
-        on_hit: Callable[[Entry, Plan], None] | None,
+        on_hit: Callable[[Entry, Plan, Trace | None], None] | None,
         limit: int,
     ) -> None:
         self._peek = peek
@@ -164,7 +164,7 @@ class HotAnswers:
 
     def is_head(self, data: bytes) -> bool:
         """True for the head of a remembered request whose body came separately: its body is worth waiting for."""
-        return data in self._heads
+        return self.enabled and data in self._heads
 
     def remember_request(self, head: bytes, data: bytes, hot: Hot) -> None:
         """Keep what was asked twice. `head`: the first piece, where the request came in several."""
@@ -189,7 +189,7 @@ class HotAnswers:
         if self._peek(entry.key, now) is not entry:
             return None
         if self._on_hit is not None:
-            self._on_hit(entry, hot.plan)
+            self._on_hit(entry, hot.plan, None)
         request_id = self._request_ids()
         response = hot.response(request_id, now)
         hot.repeat(request_id, began, self._clock.monotonic() - began, entry.age(now))

@@ -38,9 +38,12 @@ class Protocol(RequestHandler):
         self._held = b""
 
     def data_received(self, data: bytes) -> None:
-        """Answer what is known byte for byte while nothing else is under way; give everything else to the parser."""
+        """Answer what is known byte for byte while nothing else is under way; give everything else to the parser.
+
+        No bytes at all are the parser's own: it is asked to go on with what it has.
+        """
         hot = self._hot
-        if hot is None:
+        if hot is None or not data:
             super().data_received(data)
             return
         if self._held:
