@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,8 @@ class Script:
     `status`, `body`, `headers`: answer with that. `sse`: raw bytes of a stream, sent in these pieces.
     `end`: how the connection ends after them: `eof`, `reset`, `stall` (stays open), `cut` (no last chunk).
     `delay`: before the head; `gap`: before each piece. `gate`: wait for it before the head.
+    `wire`: these bytes on the bare connection in place of any response, which is then reset, closed or left to stall.
+    `sent`: called with the number of each piece after it was written.
     """
 
     status: int | None = None
@@ -64,6 +66,8 @@ class Script:
     encoding: str | None = None
     text: Callable[[dict[str, Any], int], str] | None = None
     chunks: int | None = None
+    wire: bytes | None = None
+    sent: Callable[[int], Awaitable[None]] | None = None
 
 
 Rule = Callable[[Received], Script | None]
@@ -98,6 +102,7 @@ class MockBackend:
         self.healthy = True
         self.text: Callable[[dict[str, Any], int], str] = lambda body, number: f"nonce {number} end"
         self.url = ""
+        self._serial = 0
         self._runner: web.AppRunner | None = None
         self._arrived = asyncio.Condition()
 
@@ -119,6 +124,13 @@ class MockBackend:
         await site.start()
         host, bound = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{bound}/v1"
+
+    def forget(self) -> None:
+        """As new: no rules, nothing received. What it says stays new."""
+        self.count = self.peak = self.gone = 0
+        self.received.clear()
+        self.others.clear()
+        self.rules.clear()
 
     async def stop(self) -> None:
         if self._runner is not None:
@@ -180,6 +192,8 @@ class MockBackend:
             case "/v1/models":
                 data = [{"id": name, "object": "model", "created": 1, "owned_by": "mock"} for name in self.models]
                 return web.json_response({"object": "list", "data": data}, headers=self._own())
+            case "/version":
+                return web.json_response({"version": "1"}, headers=self._own())
             case "/health":
                 return web.Response(status=200 if self.healthy else 503, headers=self._own())
             case "/echo":
@@ -193,7 +207,8 @@ class MockBackend:
     async def _generate(self, request: web.Request, received: Received) -> web.StreamResponse:
         async with self._arrived:
             self.count += 1
-            number = self.count
+            self._serial += 1
+            number = self._serial
             self.received.append(received)
             self._arrived.notify_all()
         script = next((made for rule in list(self.rules) if (made := rule(received)) is not None), Script())
@@ -216,6 +231,8 @@ class MockBackend:
         self, request: web.Request, received: Received, script: Script, number: int, own: dict[str, str]
     ) -> web.StreamResponse:
         headers = {**own, **script.headers}
+        if script.wire is not None:
+            return await _bare(request, script.wire, script.end)
         if script.body is not None or script.status not in (None, 200):
             body = script.body if script.body is not None else _error(script.status or 500)
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -240,26 +257,19 @@ class MockBackend:
             response.headers["Content-Encoding"] = script.encoding
             packer = zlib.compressobj(wbits=31 if script.encoding == "gzip" else 15)
         await response.prepare(request)
-        for piece in pieces:
+        for at, piece in enumerate(pieces):
             if script.gap:
                 await asyncio.sleep(script.gap)
             data = piece if packer is None else packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)
             await response.write(data)
+            if script.sent is not None:
+                await script.sent(at)
         if packer is not None:
             await response.write(packer.flush())
-        match script.end:
-            case "reset":
-                assert request.transport is not None
-                sock = request.transport.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                request.transport.abort()
-            case "cut":
-                assert request.transport is not None
-                request.transport.close()
-            case "stall":
-                await asyncio.Event().wait()
-            case _:
-                await response.write_eof()
+        if script.end == "eof":
+            await response.write_eof()
+        else:
+            await _end(request, script.end)
         return response
 
     def _text(self, body: dict[str, Any], number: int, script: Script) -> str:
@@ -333,6 +343,26 @@ class MockBackend:
         if (body.get("stream_options") or {}).get("include_usage"):
             pieces.append(sse({**base, "choices": [], "usage": whole["usage"]}))
         return [*pieces, DONE]
+
+
+async def _bare(request: web.Request, data: bytes, end: str) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.write(data)
+    await _end(request, "cut" if end == "eof" else end)
+    return web.Response()
+
+
+async def _end(request: web.Request, how: str) -> None:
+    assert request.transport is not None
+    match how:
+        case "reset":
+            sock = request.transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            request.transport.abort()
+        case "cut":
+            request.transport.close()
+        case _:
+            await asyncio.Event().wait()
 
 
 DONE = b"data: [DONE]\n\n"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,35 @@ class Answered:
 
     def __repr__(self) -> str:
         return f"<{self.status} {self.cache} {self.reason} {self.body[:200]!r}>"
+
+
+class Streaming:
+    """A response of which the head is here and events come."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.ended = False
+        self._response = response
+
+    async def blocks(self) -> AsyncIterator[str]:
+        """Each event as it stands on the wire, without the empty line after it. Raises where the connection breaks."""
+        held = b""
+        async for piece in self._response.content.iter_any():
+            held += piece
+            *whole, held = held.split(b"\n\n")
+            for block in whole:
+                yield block.decode()
+        self.ended = True
+        if held:
+            yield held.decode()
+
+    async def data(self) -> AsyncIterator[str]:
+        """The payload of each event."""
+        async for block in self.blocks():
+            for line in block.split("\n"):
+                if line.startswith("data: "):
+                    yield line[6:]
 
 
 class Proxy:
@@ -248,10 +278,27 @@ class Proxy:
                 total += float(found[3])
         return total
 
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, body: Any, *, path: str = CHAT, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Streaming]:
+        """A response that is read as it comes; leaving the block before its end is leaving the connection."""
+        asked = {**body, "stream": True}
+        async with self.session.post(self.url + path, json=asked, headers=dict(headers or {})) as response:
+            streaming = Streaming(response)
+            yield streaming
+            if not streaming.ended:
+                response.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the data port."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return host, int(port)
+
     async def raw(self, data: bytes, *, wait: float = 5.0) -> bytes:
         """Bytes over a bare socket, and all that comes back until the proxy closes or falls silent."""
-        host, port = self.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(*self.address)
         writer.write(data)
         await writer.drain()
         got = bytearray()
