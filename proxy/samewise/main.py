@@ -41,6 +41,9 @@ _USAGE = 2
 HOT_SHARE = 8
 """The share of the memory tier that hits ready to be sent again may take beside it, as a divisor."""
 
+TELEMETRY_GRACE = 1.0
+"""Seconds that a collector may take at the end to get what is left."""
+
 
 class SystemClock:
     """The real time."""
@@ -164,7 +167,7 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
     protocols = server.make_server(house.data.handle, house.hot)
     runner = web.AppRunner(house.admin.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(functools.partial(telemetry.close, min(5.0, settings.server.drain)))
+        stack.callback(functools.partial(telemetry.close, min(TELEMETRY_GRACE, settings.server.drain)))
         stack.push_async_callback(stores.close)
         stack.push_async_callback(engine.close)
         await engine.start()
@@ -308,15 +311,16 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
             on_hit=None,
             limit=settings.store.memory // HOT_SHARE,
         )
+    gate = Gate(
+        [Key(tenant=key.tenant, sha256=key.sha256, models=key.models) for key in settings.auth.keys],
+        settings.auth.forward,
+        replaced=all(upstream.api_key for upstream in settings.upstreams),
+    )
     data = DataPort(
         families=BY_PATH,
         answerer=answerer,
         engine=engine,
-        gate=Gate(
-            [Key(tenant=key.tenant, sha256=key.sha256, models=key.models) for key in settings.auth.keys],
-            settings.auth.forward,
-            replaced=all(upstream.api_key for upstream in settings.upstreams),
-        ),
+        gate=gate,
         health=health,
         observer=telemetry,
         clock=clock,
@@ -332,7 +336,9 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         sight=telemetry,
         health=health,
         guard=Guard(settings.admin.token),
+        gate=gate,
         config=masked(settings),
+        prometheus=settings.telemetry.prometheus,
     )
     return House(control, flights, health, data, admin, hot)
 

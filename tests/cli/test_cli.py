@@ -39,7 +39,8 @@ def test_explain_shows_every_part_with_its_origin(run: Run, scripted: Any, tmp_p
     assert result.exit_code == 0
     assert "a" * 64 in result.output
     assert "manifest" in result.output
-    assert scripted.asked[0][2] == {"endpoint": "chat", "body": body, "headers": {}, "full": False}
+    expected = {"endpoint": "chat", "body": body, "headers": {}, "full": False, "nearest": True}
+    assert scripted.asked[0][2] == expected
 
 
 @pytest.mark.parametrize(

@@ -26,22 +26,37 @@ _endpoint = click.option(
     "--endpoint", default="", help="chat, completions, embeddings, ...; guessed from the body where it isn't said."
 )
 
+_tenant = click.option(
+    "--tenant",
+    default=None,
+    help="Whose request it is; where nothing is said, the holder of an authorization --header.",
+)
+
 
 @click.command()
 @click.argument("request_file", metavar="REQ.json")
 @_endpoint
 @click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A request header; may be repeated.")
+@_tenant
 @click.option("--full", is_flag=True, help="Show prompts in full.")
 @as_json
 @admin
 def explain(
-    proxy: Admin, *, request_file: str, endpoint: str, headers: tuple[str, ...], full: bool, as_json: bool
+    proxy: Admin,
+    *,
+    request_file: str,
+    endpoint: str,
+    headers: tuple[str, ...],
+    tenant: str | None,
+    full: bool,
+    as_json: bool,
 ) -> None:
     """Every part of the key of the request in REQ.json (- for stdin), why it is (not) cacheable, the nearest entry.
 
     Nothing is asked of an upstream. Exit code 0 where the request is cacheable, else 1.
     """
-    told = _explain(proxy, _read(request_file), endpoint, full=full, headers=_headers(headers))
+    more: dict[str, Any] = {"headers": _headers(headers), **({} if tenant is None else {"tenant": tenant})}
+    told = _explain(proxy, _read(request_file), endpoint, full=full, **more)
     if as_json:
         show.as_json(told)
     else:
@@ -69,7 +84,7 @@ def diff(proxy: Admin, *, a: str, b: str, endpoint: str, full: bool, as_json: bo
 
     Exit code 0 where they have the same key, else 1.
     """
-    one, other = (_explain(proxy, _read(name), endpoint, full=True, headers={}, nearest=False) for name in (a, b))
+    one, other = (_explain(proxy, _read(name), endpoint, full=True, nearest=False) for name in (a, b))
     same = one.get("key") is not None and _keys(one) == _keys(other)
     found = [] if same else _differences(one, other)
     if as_json:
@@ -100,10 +115,10 @@ def _show_nearest(nearest: dict[str, Any] | None, key: str | None) -> None:
 
 
 def _explain(
-    proxy: Admin, body: dict[str, Any], endpoint: str, *, full: bool, headers: dict[str, str], nearest: bool = True
+    proxy: Admin, body: dict[str, Any], endpoint: str, *, full: bool, nearest: bool = True, **more: Any
 ) -> Any:
     guess = next((family for member, family in _GUESSES.items() if member in body), "chat")
-    asked = {"endpoint": endpoint or guess, "body": body, "headers": headers, "full": full, "nearest": nearest}
+    asked = {"endpoint": endpoint or guess, "body": body, "full": full, "nearest": nearest, **more}
     return proxy.post("explain", body=asked)
 
 

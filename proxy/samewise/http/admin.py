@@ -10,11 +10,13 @@ import msgspec
 from aiohttp import web
 
 from samewise.core import explain
+from samewise.core.answer import Headers
 from samewise.core.body import parse
 from samewise.core.controls import parse_controls
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
 from samewise.core.families.contract import Family
+from samewise.http.auth import CREDENTIALS, Gate
 from samewise.http.guard import Guard, middleware
 from samewise.http.health import Health
 from samewise.pipeline.answer import Answerer
@@ -53,7 +55,9 @@ class AdminPort:
         sight: Sight,
         health: Health,
         guard: Guard,
+        gate: Gate,
         config: dict[str, Any],
+        prometheus: bool = True,
     ) -> None:
         self._operations = operations
         self._answerer = answerer
@@ -62,7 +66,9 @@ class AdminPort:
         self._sight = sight
         self._health = health
         self._guard = guard
+        self._gate = gate
         self._config = config
+        self._prometheus = prometheus
 
     def application(self) -> web.Application:
         """The routes of the admin API."""
@@ -72,7 +78,8 @@ class AdminPort:
         add = app.router.add_route
         add("GET", "/healthz", self._probe)
         add("GET", "/readyz", self._probe)
-        add("GET", "/metrics", self._metrics)
+        if self._prometheus:
+            add("GET", "/metrics", self._metrics)
         add("GET", f"{PREFIX}/status", self._status)
         add("GET", f"{PREFIX}/config", self._show_config)
         add("GET", f"{PREFIX}/events", self._events)
@@ -138,7 +145,7 @@ class AdminPort:
                 value=value,
                 headers=tuple(headers.items()),
                 controls=parse_controls(headers),
-                tenant=str(asked.get("tenant", "")),
+                tenant=self._tenant(asked.get("tenant"), tuple(headers.items())),
             )
         )
         full = bool(asked.get("full", False))
@@ -147,6 +154,12 @@ class AdminPort:
             found = await self._neighbours.find(plan, full=full)
             told["nearest"] = None if found is None else msgspec.to_builtins(found)
         return web.json_response(told)
+
+    def _tenant(self, named: object, headers: Headers) -> str:
+        """The tenant that is named, else the one that a credential among the headers would have at the data port."""
+        if named is not None:
+            return str(named)
+        return self._gate.enter(headers)[0] if any(name in CREDENTIALS for name, _ in headers) else ""
 
     # --- entries --------------------------------------------------------------------------------------
 
@@ -169,8 +182,9 @@ class AdminPort:
         scope, value = asked.get("scope"), asked.get("value", "")
         if not isinstance(scope, str):
             raise ProxyError(400, "scope should be text", code="invalid_value", param="scope")
-        if value is not None and not isinstance(value, str):
-            raise ProxyError(400, "value should be text", code="invalid_value", param="value")
+        listed = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if value is not None and not isinstance(value, str) and not listed:
+            raise ProxyError(400, "value should be text, or a list of texts", code="invalid_value", param="value")
         dry_run = asked.get("dry_run", False)
         if not isinstance(dry_run, bool):
             raise ProxyError(400, "dry_run should be true or false", code="invalid_value", param="dry_run")
