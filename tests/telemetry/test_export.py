@@ -5,63 +5,22 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from samewise.ports import Record
 from samewise.telemetry import build
 from tests.support.clock import ManualClock
+from tests.support.collector import Collector, attributes, collecting
 
 Make = Callable[..., Record]
 
 
-class Collector:
-    def __init__(self) -> None:
-        self.url = ""
-        self.received: dict[str, list[bytes]] = {"/v1/traces": [], "/v1/metrics": []}
-
-    def traces(self) -> list[Any]:
-        return [
-            span
-            for body in self.received["/v1/traces"]
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-
-    def metrics(self) -> dict[str, Any]:
-        last = ExportMetricsServiceRequest.FromString(self.received["/v1/metrics"][-1])
-        return {metric.name: metric for metric in last.resource_metrics[0].scope_metrics[0].metrics}
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    found = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            found.received[self.path].append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    found.url = f"http://127.0.0.1:{server.server_address[1]}"
-    yield found
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with collecting() as found:
+        yield found
 
 
 @pytest.fixture
@@ -95,6 +54,18 @@ def test_the_standard_variables_name_the_collector(
     observer.close(10)
     assert len(collector.traces()) == 1
     assert collector.received["/v1/metrics"] == []
+
+
+def test_a_collector_gets_log_lines_with_their_trace(collector: Collector, clock: ManualClock, record: Make) -> None:
+    observer = build(clock=clock, version="1", otlp_endpoint=collector.url)
+    trace = observer.begin({}, "chat")
+    observer.finish(trace, record("error", status=502, reason="upstream-unreachable"))
+    observer.close(10)
+    (line,) = collector.logs()
+    assert line.body.string_value == "a request failed"
+    assert line.trace_id.hex() == trace.trace_id
+    assert line.span_id in {span.span_id for span in collector.traces()}
+    assert attributes(line)["reason"] == "upstream-unreachable"
 
 
 BUSY = """

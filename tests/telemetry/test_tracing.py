@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from samewise.ports import Record
+from samewise.ports import Notice, Record
 from samewise.telemetry.otlp import resource
 from samewise.telemetry.tracing import Tracer, Untraced, parse
 from tests.support.clock import ManualClock
@@ -157,3 +157,29 @@ def test_the_service_is_named_by_the_standard_variable(monkeypatch: pytest.Monke
     assert resource("1", "i").attributes["service.name"] == "samewise"
     monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
     assert resource("1", "i").attributes["service.name"] == "ours"
+
+
+def test_a_verification_has_a_trace_of_its_own_that_links_to_the_request(
+    kept: Kept, record: Make, clock: ManualClock
+) -> None:
+    original = kept.tracer.begin({"traceparent": CALLER}, "hit")
+    kept.tracer.finish(original, record("hit"))
+    attributes_of = {"verdict": "match", "environment": "e"}
+    begun = clock.monotonic() - 2
+    kept.tracer.verified(
+        Notice(kind="verification", attributes=attributes_of, trace=original, started=begun, duration=1.5)
+    )
+    spans = kept.spans()
+    assert spans["verify"].context.trace_id != spans["hit"].context.trace_id
+    assert spans["verify"].parent is None
+    assert [link.context.span_id for link in spans["verify"].links] == [spans["hit"].context.span_id]
+    assert attributes(spans["verify"]) == {"samewise.verdict": "match", "samewise.environment": "e"}
+    assert (spans["verify"].end_time or 0) - (spans["verify"].start_time or 0) == pytest.approx(1.5e9, abs=2e3)
+
+
+def test_keeping_an_answer_is_a_span(kept: Kept, record: Make, clock: ManualClock) -> None:
+    begun = clock.monotonic() - 0.05
+    kept.tracer.finish(kept.tracer.begin({}, "x"), record("miss", store_started=begun, store=0.01, stored=True))
+    store = kept.spans()["store"]
+    assert attributes(store) == {"samewise.stored": True}
+    assert (store.end_time or 0) - (store.start_time or 0) == pytest.approx(1e7, abs=2e3)

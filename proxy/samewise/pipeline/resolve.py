@@ -20,11 +20,11 @@ from samewise.pipeline.fetch import Fetcher, Question
 from samewise.pipeline.flight import Flights
 from samewise.pipeline.nearest import told
 from samewise.pipeline.source import Coming, Given, Source
-from samewise.ports import Call, Clock, Found, Store, StoreUnavailable
+from samewise.ports import Call, Clock, Found, Store, StoreUnavailable, Trace
 
 
 class Resolver:
-    """`on_hit` is told of every entry that is served; `nearest` finds the entry that a refusal names."""
+    """`on_hit` is told of every entry that is served, and where; `nearest` finds the entry that a refusal names."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Resolver:
         control: Control,
         clock: Clock,
         mode: Mode,
-        on_hit: Callable[[Entry, Plan], None] | None = None,
+        on_hit: Callable[[Entry, Plan, Trace | None], None] | None = None,
         nearest: Callable[[Plan], Awaitable[Nearest | None]] | None = None,
     ) -> None:
         self._store = store
@@ -47,10 +47,12 @@ class Resolver:
         self._on_hit = on_hit
         self._nearest = nearest
 
-    async def resolve(self, asked: Asked, unit: Unit, marks: Marks) -> Source:
+    async def resolve(
+        self, asked: Asked, unit: Unit, marks: Marks, divert: Callable[[], Asked | None] = lambda: None
+    ) -> Source:
         """The source of one unit's answer. Raises ProxyError 504 where it may only come from the cache.
 
-        What landed while the store was asked is looked for once more before a fetch begins.
+        `divert` is asked before a fetch begins whether another environment shall answer instead. What landed while the store was asked is looked for once more before a fetch begins.
         """
         for last in (False, True):
             landed = self._flights.landed
@@ -64,6 +66,9 @@ class Resolver:
                 return joined
             if last or self._flights.landed == landed:
                 break
+        other = divert()
+        if other is not None:
+            return await self.resolve(other, other.plan.units[0], marks)
         return self.begin(asked, (unit,), unit.key or "", marks)
 
     async def look(self, asked: Asked, unit: Unit, marks: Marks) -> Given | Fetch | Refresh | Bypass:
@@ -97,7 +102,7 @@ class Resolver:
                 marks.environment = entry.environment
                 marks.usage = entry.usage
                 if self._on_hit is not None:
-                    self._on_hit(entry, plan)
+                    self._on_hit(entry, plan, asked.ask.trace)
                 return Given(entry)
             case Fetch() as decision:
                 marks.reason = decision.reason

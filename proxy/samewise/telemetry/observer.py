@@ -26,6 +26,7 @@ _COUNTED = {
 _SET = {"consistency": ("samewise.consistency.ratio", ("environment",))}
 _QUIET = frozenset({"tokens", "store-eviction", "verify-dropped", "consistency"})
 _INVALIDATE = "invalidate"
+_FAILED = 500
 
 
 class Tracing(Protocol):
@@ -34,6 +35,8 @@ class Tracing(Protocol):
     def begin(self, headers: Mapping[str, str], name: str) -> Span: ...
 
     def finish(self, trace: Trace, record: Record) -> None: ...
+
+    def verified(self, notice: Notice) -> None: ...
 
 
 class Closing(Protocol):
@@ -77,6 +80,8 @@ class Telemetry:
             self.tallies.record(record)
         self.recent.add(record)
         self.rates.look(record.started + record.duration)
+        if record.status >= _FAILED:
+            self._failed(trace, record)
         if self._log.verbose:
             self._tell(trace, record)
 
@@ -108,6 +113,8 @@ class Telemetry:
             self.tallies.count("samewise.changes", kind=self._kinds.bound(attributes.get("kind", "")))
         else:
             self.tallies.count("samewise.events", notice.value, kind=self._kinds.bound(kind))
+        if kind == "verification":
+            self._tracing.verified(notice)
         self.recent.notice(notice)
         self._log_notice(notice)
 
@@ -172,17 +179,11 @@ class Telemetry:
         return {name: self._values.bound(attributes[name]) for name in wanted if attributes.get(name)}
 
     def _tell(self, trace: Trace, record: Record) -> None:
-        self._log.debug(
-            "request",
-            request_id=record.request_id,
-            endpoint=record.endpoint,
-            model=record.model,
-            cache=record.outcome,
-            reason=record.reason,
-            status=record.status,
-            duration_ms=round(record.duration * 1000, 3),
-            trace_id=trace.trace_id,
-        )
+        self._log.debug("request", **_told(trace, record))
+
+    def _failed(self, trace: Trace, record: Record) -> None:
+        """Failures are told once an interval for each reason, with the trace of one of them."""
+        self._log.seldom(f"failed {record.status} {record.reason}", "a request failed", **_told(trace, record))
 
     def _log_notice(self, notice: Notice) -> None:
         fields = {**notice.attributes, **notice.detail}
@@ -197,6 +198,20 @@ class Telemetry:
                 self._log.seldom(what, "a store can't be asked; upstreams answer meanwhile", **fields)
             case kind:
                 self._log.info(kind, **fields)
+
+
+def _told(trace: Trace, record: Record) -> dict[str, Any]:
+    return {
+        "request_id": record.request_id,
+        "endpoint": record.endpoint,
+        "model": record.model,
+        "cache": record.outcome,
+        "reason": record.reason,
+        "status": record.status,
+        "duration_ms": round(record.duration * 1000, 3),
+        "trace_id": trace.trace_id,
+        "span_id": trace.span_id if isinstance(trace, Span) and trace.span_id else None,
+    }
 
 
 def _ratio(outcomes: Mapping[str, float]) -> float | None:

@@ -18,6 +18,7 @@ from samewise.telemetry.snapshot import Buckets, Number, Snapshot
 from samewise.telemetry.tracing import SCHEMA, SCOPE
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk._logs.export import LogRecordExporter
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -27,7 +28,7 @@ _INTERVAL = 60.0
 
 
 def wanted(signal: str, endpoint: str = "") -> bool:
-    """True where `signal` (traces, metrics) is to be exported, by the setting or the OTEL_* variables."""
+    """True where `signal` (traces, metrics, logs) is to be exported, by the setting or the OTEL_* variables."""
     if _variable("OTEL_SDK_DISABLED").lower() == "true" or _variable(f"OTEL_{signal.upper()}_EXPORTER") == "none":
         return False
     return bool(endpoint or _endpoint(signal))
@@ -67,6 +68,17 @@ def metric_exporter(endpoint: str = "") -> MetricExporter:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as OverHttp
 
     return OverHttp(endpoint=_path(endpoint, "metrics"))
+
+
+def log_exporter(endpoint: str = "") -> LogRecordExporter:
+    """The exporter of log lines."""
+    if _grpc("logs", endpoint):
+        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as OverGrpc
+
+        return OverGrpc(endpoint=endpoint or None)
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as OverHttp
+
+    return OverHttp(endpoint=_path(endpoint, "logs"))
 
 
 class Periodic:

@@ -25,11 +25,13 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
     def plain(self) -> dict[str, Any]:
         """As JSON values. What a request asked and what was answered is in none of them."""
         if self.record is not None:
-            skipped = {"leader", "started", "upstream_started"}
+            skipped = {"leader", "started", "upstream_started", "store_started"}
             shown = {name: value for name, value in msgspec.structs.asdict(self.record).items() if name not in skipped}
             shown["usage"] = msgspec.structs.asdict(self.record.usage)
             return {"event": self.event, "at": self.at, **shown}
-        shown = msgspec.to_builtins(msgspec.structs.asdict(self.notice), enc_hook=str) if self.notice else {}
+        skipped = {"trace", "started"}
+        told = msgspec.structs.asdict(self.notice) if self.notice else {}
+        shown = msgspec.to_builtins({name: item for name, item in told.items() if name not in skipped}, enc_hook=str)
         return {"event": self.event, "at": self.at, **shown}
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from samewise.ports import Clock, Record, Trace
+from samewise.ports import Clock, Notice, Record, Trace
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -74,6 +74,9 @@ class Untraced:
         return Span(traceparent=given, trace_id=parent.trace_id)
 
     def finish(self, trace: Trace, record: Record) -> None:
+        """Nothing to tell."""
+
+    def verified(self, notice: Notice) -> None:
         """Nothing to tell."""
 
 
@@ -161,7 +164,38 @@ class Tracer:
             if record.status >= 500:
                 upstream.set_status(Status(StatusCode.ERROR))
             upstream.end(_nanoseconds(began + (record.upstream or 0.0)))
+        if record.store_started is not None:
+            began = started + (record.store_started - record.started)
+            ids.prepare(trace.trace_id, self._span_id())
+            store = tracer.start_span(
+                "store", context=inside, attributes={"samewise.stored": record.stored}, start_time=_nanoseconds(began)
+            )
+            store.end(_nanoseconds(began + (record.store or 0.0)))
         server.end(_nanoseconds(started + record.duration))
+
+    def verified(self, notice: Notice) -> None:
+        """A recomputation, in a trace of its own that links to the request whose answer it is about.
+
+        It is told where that request was sampled, and where its beginning is known.
+        """
+        original = notice.trace
+        if not isinstance(original, Span) or not original.sampled or original.trace_id is None:
+            return
+        if notice.started is None:
+            return
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Link
+
+        began = self._clock.now() - (self._clock.monotonic() - notice.started)
+        self._ids.prepare(f"{self._random.getrandbits(128) or 1:032x}", self._span_id())
+        span = self._tracer.start_span(
+            "verify",
+            context=Context(),
+            attributes={f"samewise.{name}": value for name, value in notice.attributes.items() if value},
+            links=[Link(_context(original.trace_id, original.span_id, remote=False))],
+            start_time=_nanoseconds(began),
+        )
+        span.end(_nanoseconds(began + (notice.duration or 0.0)))
 
     def _span_id(self) -> str:
         return f"{self._random.getrandbits(64) or 1:016x}"

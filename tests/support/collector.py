@@ -1,0 +1,77 @@
+"""An OTLP receiver over HTTP, that keeps what it gets."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+class Collector:
+    """`received` has the bodies by path."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.received: dict[str, list[bytes]] = defaultdict(list)
+
+    def traces(self) -> list[Any]:
+        """Every span so far."""
+        return [
+            span
+            for body in list(self.received["/v1/traces"])
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+    def logs(self) -> list[Any]:
+        """Every log line so far."""
+        return [
+            line
+            for body in list(self.received["/v1/logs"])
+            for resource in ExportLogsServiceRequest.FromString(body).resource_logs
+            for scope in resource.scope_logs
+            for line in scope.log_records
+        ]
+
+    def metrics(self) -> dict[str, Any]:
+        """The last export, by name."""
+        last = ExportMetricsServiceRequest.FromString(self.received["/v1/metrics"][-1])
+        return {metric.name: metric for metric in last.resource_metrics[0].scope_metrics[0].metrics}
+
+
+def attributes(told: Any) -> dict[str, Any]:
+    """Attributes of a span, a point or a line as plain values."""
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in told.attributes}
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """A collector on a free port."""
+    found = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            found.received[self.path].append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    yield found
+    server.shutdown()
+    thread.join()
+    server.server_close()
