@@ -82,11 +82,9 @@ class RedisStore:
         if not self._fences.admits(entry.key, entry.began):
             return False
         if not self._link.available:
-            self._count("circuit-open", "put")
-            return False
+            raise self._untaken("circuit-open")
         if not self._behind.offer(entry):
-            self._count("queue-full", "put")
-            return False
+            raise self._untaken("queue-full")
         return True
 
     async def discard(self, key: str, fence: int) -> bool:
@@ -173,6 +171,10 @@ class RedisStore:
 
     def _name(self, kind: str, key: str) -> str:
         return f"{self._prefix}:{kind}:{{{key}}}"
+
+    def _untaken(self, kind: str) -> StoreUnavailable:
+        self._count(kind, "put")
+        return StoreUnavailable(kind)
 
     def _count(self, error: str, operation: str) -> None:
         self._on_notice("store-error", {"tier": "store", "error": error, "operation": operation})

@@ -101,7 +101,7 @@ class SqliteStore:
         cost, now = cost_of(entry), self._clock.now()
         if self._waiting >= self._queue or self._waiting_bytes + cost > self._queue_bytes:
             self._count("queue-full", "put")
-            return False
+            raise StoreUnavailable("queue-full")
         self._pending[entry.key] = entry
         self._waiting += 1
         self._waiting_bytes += cost

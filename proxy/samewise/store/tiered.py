@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from samewise.core.entry import Entry
-from samewise.ports import Found, Store, StoreStatus
+from samewise.ports import Found, Store, StoreStatus, StoreUnavailable
 from samewise.store.memory import MemoryStore
 
 
@@ -32,7 +32,12 @@ class TieredStore:
     async def put(self, entry: Entry) -> bool:
         """True where at least one tier keeps it."""
         kept = self.memory.keep(entry)
-        return await self._behind.put(entry) or kept
+        try:
+            return await self._behind.put(entry) or kept
+        except StoreUnavailable:
+            if kept:
+                return True
+            raise
 
     async def discard(self, key: str, fence: int) -> bool:
         """Raises StoreUnavailable where the store behind can't be told; memory has forgotten it by then."""
