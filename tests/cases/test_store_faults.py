@@ -10,7 +10,7 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -18,7 +18,7 @@ import pytest
 from tests.cases.conftest import MakeProxy
 from tests.support.faults import answers, ask, echo, echoed, prompt
 from tests.support.mock_backend import MockBackend, Script
-from tests.support.proxy import B0, Proxy, until
+from tests.support.proxy import B0, Answered, Proxy, until
 from tests.support.redis import RedisServer, free_port, redis_server
 from tests.support.shim import Shim, redis_commands, redis_error
 
@@ -78,7 +78,7 @@ async def test_callers_that_leave_never_shift_the_replies_of_others(
                 asyncio.get_running_loop().call_later(chance.uniform(0, 0.25), task.cancel)
         left = await asyncio.gather(*tasks, return_exceptions=True)
         for body, answer in zip(bodies, left, strict=True):
-            assert isinstance(answer, asyncio.CancelledError) or echoed(body, answer)
+            assert isinstance(answer, asyncio.CancelledError) or echoed(body, cast("Answered", answer))
         shim.delay = 0.0
         await hits_again(proxy, bodies[0])
         read = await answers(proxy, bodies)
@@ -107,9 +107,13 @@ async def test_values_overwritten_with_anything_are_misses(
     make_proxy: MakeProxy, mb: MockBackend, redis_server: RedisServer
 ) -> None:
     proxy = await make_proxy(settings=on_redis(redis_server.url))
-    for number, (command, *values) in enumerate(
-        (["SET", "{}"], ["SET", b"\x80\x04K\x01."], ["RPUSH", "x"], ["HSET", "f", "v"])
-    ):
+    writes: list[tuple[str, *tuple[str | bytes, ...]]] = [
+        ("SET", "{}"),
+        ("SET", b"\x80\x04K\x01."),
+        ("RPUSH", "x"),
+        ("HSET", "f", "v"),
+    ]
+    for number, (command, *values) in enumerate(writes):
         body = prompt(f"p{number}")
         name = f"samewise:default:e:{{{(await proxy.post(body)).key}}}"
         await wait_for_entries(redis_server, number + 1)
@@ -267,7 +271,8 @@ async def test_an_error_of_redis_is_counted_by_name_and_is_no_users_error(
         for number in range(8):
             answer = await proxy.post(prompt(f"p{number}"))
             assert (answer.status, answer.reason) == (200, "store-down")
-        kind = {"ERR": "too-many-clients"}.get(message.split()[0], message.split()[0].lower())
+        word = message.partition(" ")[0]
+        kind = "too-many-clients" if word == "ERR" else word.lower()
         assert await proxy.metric("samewise_store_errors_total", error=kind) >= 1
         shim.answer = None
         await hits_again(proxy, B0)
@@ -425,7 +430,7 @@ async def test_connections_never_pile_up(make_proxy: MakeProxy, redis_server: Re
                 asyncio.get_running_loop().call_later(chance.uniform(0, 0.05), task.cancel)
             asyncio.get_running_loop().call_later(chance.uniform(0, 0.05), shim.drop)
             for answer in await asyncio.gather(*tasks, return_exceptions=True):
-                assert isinstance(answer, asyncio.CancelledError) or answer.status == 200  # type: ignore[union-attr]
+                assert isinstance(answer, asyncio.CancelledError) or cast("Answered", answer).status == 200
         await hits_again(proxy, B0)
         assert redis_server.command("CLIENT", "LIST").count(b"addr=") <= 8 + 2
         await proxy.session.close()
