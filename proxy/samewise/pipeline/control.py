@@ -10,7 +10,8 @@ from typing import Any, Literal
 from samewise.core.entry import Entry
 from samewise.core.fingerprint import Environment
 from samewise.core.plan import Context, Snapshot
-from samewise.pipeline import invalidate, profiles, rollout
+from samewise.pipeline import adopted, invalidate, profiles, rollout
+from samewise.pipeline.adopted import Adopted
 from samewise.pipeline.flight import Flights
 from samewise.pipeline.invalidate import Invalidations, Scope
 from samewise.pipeline.profiles import Profiles
@@ -51,6 +52,7 @@ class Control:
         self._provisional = False
         self.profiles = profiles
         self.rollout = rollout
+        self.adopted = Adopted()
         self.invalidations = Invalidations()
         self.number = 0
         """The last event taken in."""
@@ -87,7 +89,7 @@ class Control:
         `prompt` gives the bytes by which a canary chooses its side; it is called only while there is one.
         `environment`: another one than the active one.
         """
-        environment = environment or self.rollout.active(model)
+        environment = environment or self.rollout.active(model) or self._adopted(model)
         sided = prompt() if self.profiles.has_canary(model) else b""
         snapshot: Snapshot = self.profiles.snapshot(tenant, model, sided)
         return Context(
@@ -117,7 +119,7 @@ class Control:
     async def record(self, event: ControlEvent) -> ControlEvent:
         """Make an event durable and take it in. Raises StoreUnavailable: then nothing has changed."""
         recorded = await self._journal.append(event)
-        await self._catch_up()
+        await self.catch_up()
         return recorded
 
     async def invalidate(
@@ -133,12 +135,13 @@ class Control:
                 if self._provisional:
                     await self._adopt()
                 async for _ in self._journal.changes():
-                    await self._catch_up()
+                    await self.catch_up()
             except StoreUnavailable:
                 pass
             await asyncio.sleep(RETRY)
 
-    async def _catch_up(self) -> None:
+    async def catch_up(self) -> None:
+        """Take in what the journal has by now. Raises StoreUnavailable."""
         events = await self._journal.since(self.number)
         if self._provisional:
             self._provisional = False
@@ -159,6 +162,9 @@ class Control:
                 self.profiles.apply(event)
             case kind if kind in rollout.KINDS:
                 self.rollout.apply(event)
+            case adopted.KIND:
+                self.adopted.apply(event)
+                self.invalidations.reach(adopted.epochs(event))
             case _:
                 pass
         self._observer.notice(
@@ -168,6 +174,10 @@ class Control:
                 detail={"subject": event.subject, "by": event.by, "reason": event.reason, "number": event.number},
             )
         )
+
+    def _adopted(self, model: str) -> Environment | None:
+        """What an import says, while nobody knows of any upstream what it is."""
+        return None if self.rollout.standing(model).known else self.adopted.environment(model)
 
     async def _end(self, event: ControlEvent) -> None:
         match event.subject:
@@ -183,10 +193,10 @@ class Control:
                 self._flights.forget_all()
 
     async def _adopt(self) -> None:
-        await self._catch_up()
+        await self.catch_up()
         for event in self._adoptions():
             await self._journal.append(event)
-        await self._catch_up()
+        await self.catch_up()
 
     def _adoptions(self) -> list[ControlEvent]:
         events = []

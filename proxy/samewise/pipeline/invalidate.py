@@ -8,15 +8,18 @@ and when a fill is about to land.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 from samewise.core.entry import Entry
 from samewise.core.plan import Epochs
+from samewise.core.transfer import EpochScope
 from samewise.ports import ControlEvent
 
 Scope = Literal["all", "model", "environment", "tenant", "profile", "tag", "key"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+EPOCHS: tuple[EpochScope, ...] = get_args(EpochScope)
+"""Those whose counts are part of every key."""
 KIND = "invalidate"
 REMEMBERED = 100_000
 """Single keys whose end is remembered here; the store's own fence holds for the rest."""
@@ -54,6 +57,20 @@ class Invalidations:
                 continue
             self._counts[scope, value] = self._counts.get((scope, value), 0) + 1
             self._last[scope, value] = happened.number
+
+    def reach(self, epochs: Iterable[tuple[EpochScope, str, int]]) -> None:
+        """Advance the counters to at least these, so that keys made under them are made here too."""
+        for scope, value, count in epochs:
+            self._counts[scope, value] = max(count, self._counts.get((scope, value), 0))
+
+    def epoch_counts(self) -> tuple[tuple[EpochScope, str, int], ...]:
+        """Scope, value and count of all that is part of keys."""
+        return tuple(
+            (known, value, count)
+            for (scope, value), count in self._counts.items()
+            for known in EPOCHS
+            if scope == known
+        )
 
     def count(self, scope: Scope, value: str) -> int:
         """How often this was invalidated."""
