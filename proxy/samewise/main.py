@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import click
 
@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from samewise.core.acceptance import Report
+    from samewise.core.fingerprint import Environment
     from samewise.http.admin import AdminPort
     from samewise.http.data import DataPort
     from samewise.http.health import Health
     from samewise.http.hot import HotAnswers
     from samewise.pipeline.control import Control
     from samewise.pipeline.flight import Flights
-    from samewise.ports import Member
+    from samewise.pipeline.promotion import Promoter
+    from samewise.pipeline.reclaim import Reclaimer
+    from samewise.ports import Member, Store
     from samewise.settings import Settings
     from samewise.store.factory import Stores
     from samewise.telemetry.observer import Telemetry
@@ -41,6 +45,8 @@ _USAGE = 2
 HOT_SHARE = 8
 """The share of the memory tier that hits ready to be sent again may take beside it, as a divisor."""
 
+TRIAL_CONCURRENCY = (1, 8)
+"""How many questions of the acceptance are under way at once, where it decides over an environment."""
 TELEMETRY_GRACE = 1.0
 """Seconds that a collector may take at the end to get what is left."""
 
@@ -171,6 +177,9 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
         stack.push_async_callback(stores.close)
         stack.push_async_callback(engine.close)
         await engine.start()
+        for task in house.background:
+            task.start()
+            stack.push_async_callback(task.close)
         await house.control.start({name: profile.values for name, profile in settings.sampling.profiles.items()})
         stack.push_async_callback(house.control.close)
         await runner.setup()
@@ -249,6 +258,15 @@ class House(NamedTuple):
     data: DataPort
     admin: AdminPort
     hot: HotAnswers | None
+    background: tuple[Background, ...] = ()
+
+
+class Background(Protocol):
+    """Works beside the requests, from `start` to `close`."""
+
+    def start(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Pool, telemetry: Telemetry) -> House:
@@ -283,7 +301,10 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         clock=clock,
         unseeded=settings.cache.unseeded,
         assume_defaults=settings.cache.unknown_defaults == "assume",
+        on_invalidation=lambda event: local.due(event),
     )
+    local, shared = _reclaimers(clock, stores, control, telemetry)
+    promoter = _promoter(settings, clock, engine, control)
     limits = Limits(
         ttl=settings.store.ttl, max_ttl=settings.store.max_ttl, max_entry=settings.store.max_entry, mode=mode
     )
@@ -298,7 +319,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         mode=mode,
         nearest=neighbours.refused,
     )
-    answerer = Answerer(control=control, resolver=resolver, clock=clock)
+    answerer = Answerer(control=control, resolver=resolver, clock=clock, canary=settings.environments.canary)
     health = Health(store=store, engine=engine)
     request_ids = _request_ids()
     hot = None
@@ -328,8 +349,9 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         max_body=settings.server.max_body,
         hot=hot,
     )
+    behind = shared.due if shared is not None else local.due
     admin = AdminPort(
-        operations=Operations(control=control, store=store, engine=engine, clock=clock),
+        operations=Operations(control=control, store=store, engine=engine, clock=clock, reclaim=behind),
         answerer=answerer,
         neighbours=neighbours,
         families=BY_NAME.get,
@@ -340,7 +362,40 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         config=masked(settings),
         prometheus=settings.telemetry.prometheus,
     )
-    return House(control, flights, health, data, admin, hot)
+    background = tuple(each for each in (local, shared, promoter) if each is not None)
+    return House(control, flights, health, data, admin, hot, background)
+
+
+def _reclaimers(
+    clock: SystemClock, stores: Stores, control: Control, telemetry: Telemetry
+) -> tuple[Reclaimer, Reclaimer | None]:
+    """One for what every process has of its own, one for the store behind, which only one of many need sweep."""
+    from samewise.pipeline.reclaim import Reclaimer
+
+    def of(store: Store, tier: str) -> Reclaimer:
+        ended_by = control.invalidations.ended_by
+        return Reclaimer(store=store, tier=tier, ended_by=ended_by, observer=telemetry, clock=clock)
+
+    if stores.memory is None:
+        return of(stores.store, "store"), None
+    return of(stores.memory, "memory"), of(stores.store, "store") if stores.store is not stores.memory else None
+
+
+def _promoter(settings: Settings, clock: SystemClock, engine: Pool, control: Control) -> Promoter:
+    from samewise.core import prompts
+    from samewise.pipeline.acceptance import Runner, Target
+    from samewise.pipeline.promotion import Promoter
+
+    wanted = settings.environments
+
+    async def attempt(environment: Environment, model: str) -> Report:
+        having = [each.url for each in engine.members() if each.environment and each.environment.id == environment.id]
+        targets = [Target(model=model, environment=environment.id, member=url) for url in having]
+        runner = Runner(engine, salt=functools.partial(secrets.token_hex, 16))
+        return await runner.run(targets, prompts.shipped(), repeat=wanted.trial, concurrencies=TRIAL_CONCURRENCY)
+
+    who = f"proxy-{secrets.token_hex(4)}"
+    return Promoter(control=control, clock=clock, policy=wanted.rollout, attempt=attempt, who=who)
 
 
 async def _end(protocols: web.Server, flights: Flights, grace: float) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import xxhash
 
 from samewise.core import canonical, request
-from samewise.core.plan import Plan
+from samewise.core.fingerprint import Environment
+from samewise.core.plan import Plan, Unit
 from samewise.pipeline import reply
 from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Ask, Asked
@@ -19,19 +20,22 @@ from samewise.ports import Clock
 class Answerer:
     """Answers requests of the cached families."""
 
-    def __init__(self, *, control: Control, resolver: Resolver, clock: Clock) -> None:
+    def __init__(self, *, control: Control, resolver: Resolver, clock: Clock, canary: float = 0.0) -> None:
+        """`canary`: the share of misses that a waiting environment answers, from 0 to 1."""
         self._control = control
         self._resolver = resolver
         self._several = Several(resolver=resolver, clock=clock)
         self._clock = clock
+        self._canary = canary
 
-    def plan(self, ask: Ask) -> Plan:
-        """What the request means now. Raises ProxyError where it can't be read."""
+    def plan(self, ask: Ask, environment: Environment | None = None) -> Plan:
+        """What the request means now, or in another environment. Raises ProxyError where it can't be read."""
         model = ask.value.get("model")
         context = self._control.context(
             ask.tenant,
             model if isinstance(model, str) else "",
             lambda: xxhash.xxh3_128_digest(canonical.encode(ask.value)),
+            environment,
         )
         return request.plan(ask.family, ask.raw, ask.controls, context, parsed=ask.value)
 
@@ -48,5 +52,25 @@ class Answerer:
         unit = plan.units[0]
         marks.key = unit.key
         marks.seed = unit.seed if unit.pinned else None
-        source = await self._resolver.resolve(asked, unit, marks)
-        return await reply.make(ask.family, plan, source, marks, self._clock)
+        chosen = asked
+
+        def divert() -> Asked | None:
+            nonlocal chosen
+            chosen = self._diverted(asked, unit, marks) or asked
+            return chosen if chosen is not asked else None
+
+        source = await self._resolver.resolve(asked, unit, marks, divert)
+        return await reply.make(ask.family, chosen.plan, source, marks, self._clock)
+
+    def _diverted(self, asked: Asked, unit: Unit, marks: Marks) -> Asked | None:
+        """The request as one of the waiting environment, where it is in the share that goes there."""
+        if self._canary <= 0 or unit.key is None or int(unit.key[:8], 16) >= self._canary * 2**32:
+            return None
+        environment = self._control.rollout.waiting(asked.plan.model)
+        if environment is None:
+            return None
+        plan = self.plan(asked.ask, environment)
+        if len(plan.units) != 1 or plan.units[0].key is None:
+            return None
+        marks.key, marks.environment = plan.units[0].key, environment.id
+        return Asked(asked.ask, plan)

@@ -71,10 +71,11 @@ class Fetcher:
             await exchange.close()
 
     async def _open(self, call: Call) -> Exchange:
+        """Whoever has the environment; where nobody who has it can be reached, whoever there is."""
         try:
             return await self._engine.open(call)
         except UpstreamFailed as failure:
-            if failure.kind != "none-eligible" or call.environment is None:
+            if failure.sent or failure.kind not in {"none-eligible", "unreachable"} or call.environment is None:
                 raise
             return await self._engine.open(msgspec.structs.replace(call, environment=None))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +10,14 @@ import msgspec
 from samewise.core import sampling
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
-from samewise.pipeline import invalidate, profiles, rollout
+from samewise.pipeline import environments, invalidate, profiles, rollout
 from samewise.pipeline.control import Control
 from samewise.pipeline.invalidate import Scope
 from samewise.pipeline.profiles import Profile, UnknownProfile
 from samewise.ports import Clock, ControlEvent, Engine, Store, StoreUnavailable
+
+MAX_VALUES = 10_000
+"""Tags or keys that one call may name."""
 
 
 class Invalidated(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,39 +32,54 @@ class Invalidated(msgspec.Struct, frozen=True, kw_only=True):
 class Operations:
     """Every change is durable before it is answered. Errors are ProxyErrors that say what to do."""
 
-    def __init__(self, *, control: Control, store: Store, engine: Engine, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        control: Control,
+        store: Store,
+        engine: Engine,
+        clock: Clock,
+        reclaim: Callable[[ControlEvent], None] = lambda event: None,
+    ) -> None:
+        """`reclaim` is told of every invalidation made here, once it is durable."""
         self._control = control
         self._store = store
         self._engine = engine
         self._clock = clock
+        self._reclaim = reclaim
 
     # --- invalidation and entries ---------------------------------------------------------------------
 
-    async def invalidate(self, scope: str, value: str, *, dry_run: bool, by: str, reason: str) -> Invalidated:
-        """End what this names; with `dry_run` only count it."""
+    async def invalidate(
+        self, scope: str, value: str | Sequence[str], *, dry_run: bool, by: str, reason: str
+    ) -> Invalidated:
+        """End what this names; with `dry_run` only count it. Several values are for `tag` and `key` alone."""
         known = _scope(scope)
-        if known != "all" and not value:
-            raise _bad(f"an invalidation of scope {scope!r} needs a value", "value")
-        if known == "all":
-            value = ""
+        values = _named(known, value)
+        first = values[0] if len(values) == 1 else ""
         try:
             if dry_run:
-                return Invalidated(scope=known, value=value, matched=await self.count(known, value))
-            if known == "key":
-                return await self._end_key(value, by=by, reason=reason)
-            await self._control.invalidate(known, value, by=by, reason=reason)
+                return Invalidated(scope=known, value=first, matched=await self.count(known, values))
+            matched = await self.count(known, values) if known == "key" else None
+            event = await self._control.invalidate(known, first, by=by, reason=reason, values=values[1:] and values)
         except StoreUnavailable as failure:
-            raise _store_down(failure) from failure
-        return Invalidated(scope=known, value=value, epoch=self._control.invalidations.count(known, value))
+            raise _not_known(failure) from failure
+        if known != "key":
+            self._reclaim(event)
+        epoch = self._control.invalidations.count(known, values[0]) if known != "key" else None
+        return Invalidated(scope=known, value=first, epoch=epoch, matched=matched)
 
-    async def count(self, scope: Scope, value: str) -> int:
+    async def count(self, scope: Scope, values: Sequence[str]) -> int:
         """Entries that live and would end."""
-        if scope == "key":
-            found = await self._store.get(value)
-            return int(found is not None and self._lives(found.entry))
         counted = 0
+        if scope == "key":
+            for value in values:
+                found = await self._store.get(value)
+                counted += found is not None and self._lives(found.entry)
+            return counted
+        wanted = frozenset(values)
         async for entry in self._store.scan():
-            counted += invalidate.matches(entry, scope, value) and self._lives(entry)
+            counted += any(invalidate.matches(entry, scope, value) for value in wanted) and self._lives(entry)
         return counted
 
     async def entry(self, key: str) -> Entry | None:
@@ -72,11 +89,6 @@ class Operations:
         except StoreUnavailable as failure:
             raise _store_down(failure) from failure
         return found.entry if found is not None and self._lives(found.entry) else None
-
-    async def _end_key(self, key: str, *, by: str, reason: str) -> Invalidated:
-        matched = await self.count("key", key)
-        await self._control.invalidate("key", key, by=by, reason=reason)
-        return Invalidated(scope="key", value=key, matched=matched)
 
     def _lives(self, entry: Entry) -> bool:
         return entry.fresh(self._clock.now()) and not self._control.ended(entry)
@@ -135,30 +147,8 @@ class Operations:
     # --- environments ---------------------------------------------------------------------------------
 
     def environments(self) -> list[dict[str, Any]]:
-        """Every environment that an upstream has, with who has it and for which models it is active."""
-        members = self._engine.members()
-        models = sorted({model for member in members for model in member.models})
-        active = {model: self._control.rollout.active(model) for model in models or [""]}
-        items: dict[str, dict[str, Any]] = {}
-        for member in members:
-            environment = member.environment
-            if environment is None:
-                continue
-            item = items.setdefault(
-                environment.id,
-                {
-                    "id": environment.id,
-                    "origin": environment.origin,
-                    "engine": environment.engine,
-                    "model": environment.model,
-                    "active": any(chosen and chosen.id == environment.id for chosen in active.values()),
-                    "active_for": [model for model, chosen in active.items() if chosen and chosen.id == environment.id],
-                    "upstreams": [],
-                    "manifest": environment.manifest,
-                },
-            )
-            item["upstreams"].append({"url": member.url, "healthy": member.healthy, "draining": member.draining})
-        return list(items.values())
+        """Every environment that an upstream has or that is active, with who has it and what tells it apart."""
+        return environments.describe(self._engine.members(), self._control.rollout)
 
     def upstreams(self) -> list[dict[str, Any]]:
         """Every upstream as it was last seen."""
@@ -177,14 +167,17 @@ class Operations:
 
     async def activate(self, identity: str, *, model: str, by: str, reason: str) -> None:
         """Make an environment the active one, for one model or for all."""
-        known = Counter(member.environment.id for member in self._engine.members() if member.environment)
+        known = {member.environment.id: member.environment for member in self._engine.members() if member.environment}
         if identity not in known:
             raise ProxyError(
                 404,
                 f"no upstream has the environment {identity!r}; 'samewise environments list' shows what there is",
                 code="unknown_environment",
             )
-        await self._record(rollout.ACTIVATE, identity, {"model": model}, by=by, reason=reason)
+        standing = self._control.rollout.standing(model)
+        await self._record(
+            rollout.ACTIVATE, identity, rollout.activation(known[identity], model, standing), by=by, reason=reason
+        )
 
     async def _record(self, kind: str, subject: str, values: Mapping[str, Any], *, by: str, reason: str) -> None:
         event = ControlEvent(
@@ -203,6 +196,22 @@ def _scope(scope: str) -> Scope:
     raise _bad(f"the scope should be one of {', '.join(invalidate.SCOPES)}, not {scope!r}", "scope")
 
 
+def _named(scope: Scope, value: str | Sequence[str]) -> list[str]:
+    """The values that are meant, each once."""
+    if scope == "all":
+        return [""]
+    if isinstance(value, str):
+        if not value:
+            raise _bad(f"an invalidation of scope {scope!r} needs a value", "value")
+        return [value]
+    values = list(dict.fromkeys(value))
+    if not values or not all(values) or len(values) > MAX_VALUES:
+        raise _bad(f"value should be a text, or a list of 1 to {MAX_VALUES} texts", "value")
+    if len(values) > 1 and scope not in {"tag", "key"}:
+        raise _bad(f"an invalidation of scope {scope!r} takes one value; only tag and key take a list", "value")
+    return values
+
+
 def _values(values: object) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise _bad("values should be an object of sampling values", "values")
@@ -213,6 +222,15 @@ def _values(values: object) -> dict[str, Any]:
 
 def _bad(message: str, param: str) -> ProxyError:
     return ProxyError(400, message, code="invalid_value", param=param)
+
+
+def _not_known(failure: StoreUnavailable) -> ProxyError:
+    return ProxyError(
+        503,
+        f"the store can't be reached ({failure.kind}), so it is not known whether this was done, and entries may "
+        "still be served; try again when it is back",
+        code="store_unavailable",
+    )
 
 
 def _store_down(failure: StoreUnavailable) -> ProxyError:

@@ -52,7 +52,8 @@ class Resolver:
     ) -> Source:
         """The source of one unit's answer. Raises ProxyError 504 where it may only come from the cache.
 
-        `divert` is asked before a fetch begins whether another environment shall answer instead. What landed while the store was asked is looked for once more before a fetch begins.
+        What landed while the store was asked is looked for once more before a fetch begins. `divert` is asked then
+        whether another environment shall answer.
         """
         for last in (False, True):
             landed = self._flights.landed

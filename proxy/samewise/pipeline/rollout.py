@@ -21,6 +21,8 @@ from samewise.ports import ControlEvent, Member
 ACTIVATE = "environment-activate"
 TRIAL = "environment-trial"
 KINDS = frozenset({ACTIVATE, TRIAL})
+CLAIM = 300.0
+"""Seconds for which a trial is its first proxy's; one that never ended may then be begun anew."""
 Policy = Literal["auto", "manual", "verified"]
 State = Literal["begun", "passed", "failed", "inconclusive"]
 
@@ -143,6 +145,9 @@ class Rollout:
     def _try(self, happened: ControlEvent, model: str) -> None:
         state = happened.values.get("state")
         if state not in ("begun", "passed", "failed", "inconclusive"):
+            return
+        before = self._trials.get((happened.subject, model))
+        if state == "begun" and before is not None and before.state == "begun" and happened.at - before.at < CLAIM:
             return
         summary = happened.values.get("summary")
         self._trials[happened.subject, model] = Trial(

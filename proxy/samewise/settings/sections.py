@@ -56,13 +56,19 @@ class Section(BaseModel):
 
 
 class Server(Section):
-    """The data port. `port` 0 takes a free one. `drain`: how long requests in flight may take to end at a stop."""
+    """The data port. `port` 0 takes a free one. `drain`: how long requests in flight may take to end at a stop.
+
+    `ping`: silence within a stream after which a comment line shows that it lives (0: never). `max_requests`:
+    more at once are refused with 503; fewer where the limit of open files allows fewer.
+    """
 
     host: Text = "127.0.0.1"
     port: Port = 8080
     workers: Annotated[int, Field(ge=1, le=256)] = 1
     max_body: Annotated[Size, Field(ge=1)] = 32 * MIB
     drain: Seconds = 30.0
+    ping: Seconds = 15.0
+    max_requests: Count = 10_000
 
 
 class Admin(Section):
@@ -183,12 +189,14 @@ class Timeouts(Section):
 
 class Environments(Section):
     """How a new environment becomes the active one; `poll` and `probe` are how often backends are looked at
-    that keep the environment contract, and that do not. `canary`: share of misses for an environment in waiting."""
+    that keep the environment contract, and that do not. `canary`: share of misses for an environment in waiting.
+    `trial`: how often the acceptance repeats each prompt before `verified` makes an environment active."""
 
     rollout: Literal["auto", "manual", "verified"] = "auto"
     poll: Positive = 2.0
     probe: Positive = 30.0
     canary: Share = 0.0
+    trial: Annotated[int, Field(ge=2, le=1000)] = 10
 
 
 class Profile(BaseModel):
