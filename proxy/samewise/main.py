@@ -272,6 +272,7 @@ class Background(Protocol):
 def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Pool, telemetry: Telemetry) -> House:
     from samewise.core.families.registry import BY_NAME, BY_PATH
     from samewise.core.tenants import Key
+    from samewise.http import capacity
     from samewise.http.admin import AdminPort
     from samewise.http.auth import Gate
     from samewise.http.data import DataPort
@@ -347,6 +348,8 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         clock=clock,
         request_ids=request_ids,
         max_body=settings.server.max_body,
+        max_requests=capacity.requests(settings.server.max_requests, capacity.raise_file_limit()),
+        ping=settings.server.ping,
         hot=hot,
     )
     behind = shared.due if shared is not None else local.due

@@ -54,6 +54,8 @@ class DataPort:
         clock: Clock,
         request_ids: Callable[[], str],
         max_body: int,
+        max_requests: int = 10_000,
+        ping: float = 0.0,
         hot: HotAnswers | None = None,
     ) -> None:
         self._families = families
@@ -65,7 +67,10 @@ class DataPort:
         self._clock = clock
         self._request_ids = request_ids
         self._max_body = max_body
+        self._max_requests = max_requests
+        self._ping = ping
         self._hot = hot
+        self._running = 0
 
     async def handle(self, incoming: web.BaseRequest) -> web.StreamResponse | render.Written:
         """The response to one request."""
@@ -85,6 +90,7 @@ class DataPort:
             request_id=self._request_ids(),
             endpoint=family.name if family else "other",
         )
+        self._running += 1
         try:
             response = await self._respond(incoming, family, fields, account, plain)
             account.close(response.status)
@@ -93,6 +99,7 @@ class DataPort:
             account.close(GONE, cancelled=True)
             raise
         finally:
+            self._running -= 1
             account.close(500)
 
     async def _respond(
@@ -104,6 +111,8 @@ class DataPort:
         plain: Plain | None,
     ) -> web.StreamResponse:
         try:
+            if self._running > self._max_requests:
+                raise too_busy()
             account.tenant, key = self._gate.enter(fields)
             if family is None:
                 return await self._pass_through(incoming, fields, account)
@@ -117,7 +126,7 @@ class DataPort:
         try:
             if plain is not None:
                 self._offer(incoming, plain, reply, account)
-            return await render.send(incoming, reply, account)
+            return await render.send(incoming, reply, account, ping=self._ping)
         finally:
             reply.close()
 
@@ -211,6 +220,17 @@ async def _upload(incoming: web.BaseRequest, limit: int) -> AsyncIterator[bytes]
         if size > limit:
             raise body.too_large(limit)
         yield chunk
+
+
+def too_busy() -> ProxyError:
+    """503: as many requests as can be held are being answered."""
+    return ProxyError(
+        503,
+        "too many requests are being answered; try again in a second, or see [server] max_requests",
+        code="overloaded",
+        reason=Reason.TOO_BUSY,
+        headers=(("retry-after", "1"),),
+    )
 
 
 def joined(fields: Headers) -> dict[str, str]:

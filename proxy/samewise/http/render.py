@@ -14,6 +14,7 @@ from samewise.core.answer import Event, Headers
 from samewise.core.cache_status import CacheStatus
 from samewise.core.errors import ProxyError
 from samewise.core.reason import Reason
+from samewise.http.ping import Pings
 from samewise.pipeline.account import Account
 from samewise.pipeline.source import Reply
 
@@ -91,8 +92,11 @@ class Written:
         """All of it is written."""
 
 
-async def send(request: web.BaseRequest, reply: Reply, account: Account) -> web.StreamResponse:
-    """Write the reply. A stream that is cut ends with an error event and without its end."""
+async def send(request: web.BaseRequest, reply: Reply, account: Account, *, ping: float = 0.0) -> web.StreamResponse:
+    """Write the reply. A stream that is cut ends with an error event and without its end.
+
+    `ping`: seconds of silence after which a stream that is under way shows a sign of life; 0 for never.
+    """
     headers = _headers(reply.headers, marks(account, reply.status))
     if reply.events is None and reply.recorded is None:
         account.first_byte()
@@ -101,7 +105,7 @@ async def send(request: web.BaseRequest, reply: Reply, account: Account) -> web.
     response.enable_chunked_encoding()
     await response.prepare(request)
     if reply.events is not None:
-        await _send_events(request, response, reply.events, account)
+        await _send_events(request, response, reply.events, account, Pings(ping))
         return response
     account.first_byte()
     for piece in _pieces(reply.recorded or ()):
@@ -146,12 +150,18 @@ def _pieces(events: Iterable[Event]) -> Iterator[bytes]:
 
 
 async def _send_events(
-    request: web.BaseRequest, response: web.StreamResponse, events: AsyncIterator[Event], account: Account
+    request: web.BaseRequest,
+    response: web.StreamResponse,
+    events: AsyncIterator[Event],
+    account: Account,
+    pings: Pings,
 ) -> None:
     try:
-        async for event in events:
-            account.first_byte()
-            await response.write(wire(event))
+        async with pings.on(request, response):
+            async for event in events:
+                account.first_byte()
+                pings.spoke()
+                await response.write(wire(event))
     except ConnectionError:
         raise
     except Exception as failure:
