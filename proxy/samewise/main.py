@@ -229,6 +229,7 @@ async def _open_stores(settings: Settings, clock: SystemClock, telemetry: Teleme
 
 def _open_engine(settings: Settings, clock: SystemClock, on_change: Callable[[Member], None]) -> Pool:
     from samewise.settings import SettingsError
+    from samewise.upstream.affinity import by_name
     from samewise.upstream.factory import open_upstreams
     from samewise.upstream.options import Timeouts, UpstreamOptions
 
@@ -244,7 +245,8 @@ def _open_engine(settings: Settings, clock: SystemClock, on_change: Callable[[Me
     limits = settings.timeouts
     timeouts = Timeouts(connect=limits.connect, first_byte=limits.first_byte, idle=limits.idle, total=limits.total)
     try:
-        return open_upstreams(options, timeouts, settings.environments.poll, clock, on_change)
+        strategy = by_name(settings.routing.strategy, clock, settings.routing.session_header)
+        return open_upstreams(options, timeouts, settings.environments.poll, clock, on_change, strategy=strategy)
     except ValueError as error:
         raise SettingsError("[[upstreams]] url", str(error)) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -128,6 +128,29 @@ class Records(Protocol):
     async def latest(self, kind: str, limit: int) -> Sequence[tuple[str, bytes]]: ...
 
 
+Turn = Literal["mine", "landed", "free"]
+
+
+class Leases(Protocol):
+    """Singleflight over all processes on one store: one of them asks the upstream, the others wait. Never raises.
+
+    A lease is named by a key and by how often what it stands for was invalidated (`since`): what comes
+    after an invalidation waits for nobody who began before it.
+    """
+
+    async def turn(self, key: str, since: int) -> Turn:
+        """Waits while another process asks; one that died is replaced within a second.
+
+        `mine`: ask, then `release`. `landed`: another stored the answer, look. `free`: ask; no lease can be
+        had, or what the other got was not to be kept.
+        """
+
+    async def release(self, key: str, since: int, *, stored: bool) -> None:
+        """What was `mine` is over. Where it was `stored`, the others are told once they can see it."""
+
+    async def close(self) -> None: ...
+
+
 # --- upstreams ----------------------------------------------------------------------------------------
 
 
@@ -143,8 +166,8 @@ class UpstreamFailed(Exception):
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request to a backend. `path` starts with a slash and is relative to the API root (`/v1` included).
 
-    `environment`: only a member of this environment may answer (None: any). `route`: what affinity may
-    look at. `headers` are end-to-end headers of the client that may travel.
+    `environment`: only a member of this environment may answer (None: any). `route` makes what affinity
+    looks at (`core.route.prompt_prefix`), when it is looked at. `headers` are end-to-end headers of the client that may travel.
     """
 
     method: str
@@ -153,7 +176,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     headers: Headers = ()
     model: str | None = None
     environment: str | None = None
-    route: bytes = b""
+    route: Callable[[], bytes] | None = None
     member: str | None = None
     purpose: Literal["user", "verify", "probe"] = "user"
 

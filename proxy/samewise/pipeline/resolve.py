@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -13,6 +14,7 @@ from samewise.core.errors import ProxyError
 from samewise.core.explain import Nearest
 from samewise.core.plan import Plan, Unit
 from samewise.core.reason import Reason
+from samewise.core.route import prompt_prefix
 from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Asked
 from samewise.pipeline.control import Control
@@ -172,6 +174,7 @@ class Resolver:
                 headers=fields,
                 model=plan.model,
                 environment=environment.id if environment else None,
+                route=functools.partial(prompt_prefix, units[0].request),
             ),
         )
 

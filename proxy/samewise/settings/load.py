@@ -71,6 +71,7 @@ class Settings(BaseSettings):
     store: sections.Store = sections.Store()
     cache: sections.Cache = sections.Cache()
     verify: sections.Verify = sections.Verify()
+    routing: sections.Routing = sections.Routing()
     timeouts: sections.Timeouts = sections.Timeouts()
     environments: sections.Environments = sections.Environments()
     sampling: sections.Sampling = sections.Sampling()

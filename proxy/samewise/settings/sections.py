@@ -178,6 +178,13 @@ class Verify(Section):
         return self
 
 
+class Routing(Section):
+    """Which of several upstreams of an environment is asked; `session_header` is what `session` goes by."""
+
+    strategy: Literal["prefix", "least-loaded", "round-robin", "session"] = "prefix"
+    session_header: Annotated[str, AfterValidator(units.name)] = "x-samewise-session"
+
+
 class Timeouts(Section):
     """Limits of one upstream call: to connect, to the head of the answer, of silence within it, of all of it."""
 

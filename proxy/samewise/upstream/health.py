@@ -25,6 +25,12 @@ class Health:
         self._strikes = 0
         self._bans = 0
         self._banned_until = 0.0
+        self._since = clock.monotonic()
+
+    @property
+    def since(self) -> float:
+        """When it became good, in monotonic seconds."""
+        return max(self._since, self._banned_until)
 
     def good(self) -> bool:
         """True where requests may come."""
@@ -33,6 +39,8 @@ class Health:
     def looked(self, *, ready: bool) -> None:
         """It answered a look; `ready` is False where it says that it can't serve."""
         self._missed = 0
+        if ready and not self._up:
+            self._since = self._clock.monotonic()
         self._up = ready
         if not ready:
             self.error = "/health answers 503"

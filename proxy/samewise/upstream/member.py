@@ -81,6 +81,19 @@ class Upstream:
 
     # --- what it is now -------------------------------------------------------------------------------
 
+    @property
+    def since(self) -> float:
+        """When it became good for requests, in monotonic seconds."""
+        return self.health.since
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block of its prefix cache, as its manifest says; 0 where it doesn't."""
+        manifest = self.environment.manifest if self.environment is not None else {}
+        resolved = manifest.get("resolved")
+        size = manifest.get("block_size", resolved.get("block_size") if isinstance(resolved, dict) else None)
+        return size if isinstance(size, int) and size > 0 else 0
+
     def member(self) -> Member:
         """As the rest of the house sees it."""
         return Member(

@@ -17,6 +17,14 @@ class Candidate(Protocol):
     def running(self) -> int:
         """Requests of ours that run on it now."""
 
+    @property
+    def since(self) -> float:
+        """When it became good for requests, in monotonic seconds."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block of its prefix cache; 0 where it isn't known."""
+
 
 C = TypeVar("C", bound=Candidate)
 
