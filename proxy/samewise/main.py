@@ -281,6 +281,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
     from samewise.http.guard import Guard
     from samewise.http.health import Health
     from samewise.http.hot import HotAnswers
+    from samewise.http.transfer import TransferRoutes
     from samewise.pipeline.answer import Answerer
     from samewise.pipeline.control import Control
     from samewise.pipeline.fetch import Fetcher, Limits
@@ -290,6 +291,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
     from samewise.pipeline.profiles import Profiles
     from samewise.pipeline.resolve import Resolver
     from samewise.pipeline.rollout import Rollout
+    from samewise.pipeline.transfer import Transfer
     from samewise.settings import masked
 
     store, mode = stores.store, settings.cache.mode
@@ -355,6 +357,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         hot=hot,
     )
     behind = shared.due if shared is not None else local.due
+    transfer = Transfer(control=control, store=store, engine=engine, clock=clock, version=version("samewise"))
     admin = AdminPort(
         operations=Operations(control=control, store=store, engine=engine, clock=clock, reclaim=behind),
         answerer=answerer,
@@ -366,6 +369,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         gate=gate,
         config=masked(settings),
         prometheus=settings.telemetry.prometheus,
+        more=(TransferRoutes(transfer),),
     )
     background = tuple(each for each in (local, shared, promoter) if each is not None)
     return House(control, flights, health, data, admin, hot, background)

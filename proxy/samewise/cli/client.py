@@ -82,12 +82,43 @@ class Admin:
         finally:
             connection.close()
 
+    def lines(self, *path: str, query: str = "") -> Iterator[bytes]:
+        """A body of lines, as they come, each with its end."""
+        connection = self._connect(self._timeout)
+        target = self._target(path, query)
+        try:
+            response = self._send(connection, "GET", target, None)
+            self._check(response)
+            while line := response.readline():
+                yield line
+        except (OSError, http.client.HTTPException) as error:
+            self._unreachable(error)
+        finally:
+            connection.close()
+
+    def upload(self, *path: str, lines: Iterator[bytes], query: str = "") -> Any:
+        """Post lines as they are read; the answer comes when all are taken, however long that takes."""
+        connection = self._connect(None)
+        try:
+            response = self._send(connection, "POST", self._target(path, query), lines)
+            self._check(response)
+            data = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._unreachable(error)
+        finally:
+            connection.close()
+        return _json(data)
+
+    def _target(self, path: tuple[str, ...], query: str) -> str:
+        target = f"{self._prefix}{_API}/" + "/".join(quote(step, safe="") for step in path)
+        return f"{target}?{query}" if query else target
+
     def _ask(self, method: str, path: tuple[str, ...], body: Any = None, query: str = "") -> Any:
         connection = self._connect(self._timeout)
-        target = f"{self._prefix}{_API}/" + "/".join(quote(step, safe="") for step in path)
+        target = self._target(path, query)
         payload = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
         try:
-            response = self._send(connection, method, f"{target}?{query}" if query else target, payload)
+            response = self._send(connection, method, target, payload)
             self._check(response)
             data = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -101,7 +132,7 @@ class Admin:
         return kind(self._host, self._port, timeout=timeout)
 
     def _send(
-        self, connection: http.client.HTTPConnection, method: str, target: str, payload: bytes | None
+        self, connection: http.client.HTTPConnection, method: str, target: str, payload: bytes | Iterator[bytes] | None
     ) -> http.client.HTTPResponse:
         headers = {"Accept": "application/json, text/event-stream"}
         if payload is not None:
@@ -109,7 +140,10 @@ class Admin:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
-            connection.request(method, target, body=payload, headers=headers)
+            chunked = payload is not None and not isinstance(payload, bytes)
+            if chunked:
+                headers |= {"Content-Type": "application/jsonl", "Transfer-Encoding": "chunked"}
+            connection.request(method, target, body=payload, headers=headers, encode_chunked=chunked)
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             self._unreachable(error)

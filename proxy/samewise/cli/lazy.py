@@ -49,6 +49,8 @@ commands: tuple[click.Command, ...] = (
     _of("divergences", "divergences", "Recomputations that did not agree with what was served."),
     _of("live", "stats", "Hit rate, savings and health, once or live."),
     _of("live", "tail", "Requests as they happen, with outcome and reason."),
+    _of("transfer", "export", "Recorded answers into a file, for another proxy or for later."),
+    Lazy("import", "samewise.cli.transfer", "Take the recorded answers of a file.", attribute="import_"),
     _of("live", "config", "The settings in effect, secrets masked."),
 )
 """What `samewise` offers beside `serve`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -42,6 +42,12 @@ class Sight(Protocol):
         """What happens, as it happens, ready for JSON."""
 
 
+class Routes(Protocol):
+    """A part of the admin port with a module of its own."""
+
+    def add_to(self, router: web.UrlDispatcher) -> None: ...
+
+
 class AdminPort:
     """Thin: every handler parses, calls one operation, and renders."""
 
@@ -58,6 +64,7 @@ class AdminPort:
         gate: Gate,
         config: dict[str, Any],
         prometheus: bool = True,
+        more: Sequence[Routes] = (),
     ) -> None:
         self._operations = operations
         self._answerer = answerer
@@ -69,6 +76,7 @@ class AdminPort:
         self._gate = gate
         self._config = config
         self._prometheus = prometheus
+        self._more = tuple(more)
 
     def application(self) -> web.Application:
         """The routes of the admin API."""
@@ -80,6 +88,8 @@ class AdminPort:
         add("GET", "/readyz", self._probe)
         if self._prometheus:
             add("GET", "/metrics", self._metrics)
+        for routes in self._more:
+            routes.add_to(app.router)
         add("GET", f"{PREFIX}/status", self._status)
         add("GET", f"{PREFIX}/config", self._show_config)
         add("GET", f"{PREFIX}/events", self._events)
