@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xxhash
 
-from samewise.core import canonical, request
+from samewise.core import request, side
 from samewise.core.fingerprint import Environment
 from samewise.core.plan import Plan, Unit
 from samewise.pipeline import reply
@@ -34,7 +34,7 @@ class Answerer:
         context = self._control.context(
             ask.tenant,
             model if isinstance(model, str) else "",
-            lambda: xxhash.xxh3_128_digest(canonical.encode(ask.value)),
+            lambda: xxhash.xxh3_128_digest(side.question(ask.family, ask.value)),
             environment,
         )
         return request.plan(ask.family, ask.raw, ask.controls, context, parsed=ask.value)
