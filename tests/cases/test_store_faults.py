@@ -337,9 +337,10 @@ async def test_under_every_eviction_policy_what_is_served_is_right(
 ) -> None:
     redis_server.command("CONFIG", "SET", "maxmemory-policy", policy)
     used = int(re.search(r"used_memory:(\d+)", redis_server.command("INFO", "memory").decode())[1])  # type: ignore[index]
-    redis_server.command("CONFIG", "SET", "maxmemory", str(used + 300_000))
+    redis_server.command("CONFIG", "SET", "maxmemory", str(used + (4 << 20)))
     proxy = await make_proxy(settings=on_redis(redis_server.url, **{"store.timeout": 1.0}))
-    bodies = [prompt(f"{number} " + "x" * 1000) for number in range(400)]
+    chance = random.Random(policy)
+    bodies = [prompt(f"{number} {chance.randbytes(10_000).hex()}") for number in range(400)]
     for _ in range(2):
         for start in range(0, 400, 50):
             part = bodies[start : start + 50]
