@@ -325,7 +325,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         nearest=neighbours.refused,
     )
     answerer = Answerer(control=control, resolver=resolver, clock=clock, canary=settings.environments.canary)
-    health = Health(store=store, engine=engine)
+    health = Health(store=store, engine=engine, alone=mode == "frozen")
     request_ids = _request_ids()
     hot = None
     if stores.memory is not None and mode in {"on", "read-only", "frozen"}:

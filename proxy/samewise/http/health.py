@@ -12,12 +12,18 @@ ALIVE, READY = "/healthz", "/readyz"
 
 
 class Health:
-    """`/healthz` asks nothing but the process. `/readyz` is 200 while requests can be answered, degraded or not."""
+    """`/healthz` asks nothing but the process. `/readyz` is 200 while requests can be answered, degraded or not.
 
-    def __init__(self, *, store: Store, engine: Engine, extra: Sequence[Callable[[], dict[str, object]]] = ()) -> None:
+    `alone`: only from entries, as in the mode `frozen`, so that it takes no upstream.
+    """
+
+    def __init__(
+        self, *, store: Store, engine: Engine, extra: Sequence[Callable[[], dict[str, object]]] = (), alone: bool = False
+    ) -> None:
         self._store = store
         self._engine = engine
         self._extra = extra
+        self._alone = alone
         self.draining = False
 
     def answer(self, incoming: web.BaseRequest) -> web.Response | None:
@@ -45,7 +51,7 @@ class Health:
             parts.update(extra())
         if self.draining:
             return 503, {"status": "draining", "degraded": degraded, **parts}
-        if "ok" not in upstreams.values():
+        if "ok" not in upstreams.values() and not self._alone:
             return 503, {"status": "unavailable", "degraded": degraded, **parts}
         return 200, {"status": "degraded" if degraded else "ready", "degraded": degraded, **parts}
 
