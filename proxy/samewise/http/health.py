@@ -18,7 +18,12 @@ class Health:
     """
 
     def __init__(
-        self, *, store: Store, engine: Engine, extra: Sequence[Callable[[], dict[str, object]]] = (), alone: bool = False
+        self,
+        *,
+        store: Store,
+        engine: Engine,
+        extra: Sequence[Callable[[], dict[str, object]]] = (),
+        alone: bool = False,
     ) -> None:
         self._store = store
         self._engine = engine
