@@ -31,6 +31,8 @@ def list_environments(proxy: Admin, *, as_json: bool) -> None:
     ]
     columns = ("environment", "active", "known by", "engine", "model", "upstreams")
     show.table(columns, rows, empty="no upstream has said what it is yet")
+    for row in show.items(told):
+        _details(row)
 
 
 @environments.command()
@@ -64,6 +66,23 @@ def list_upstreams(proxy: Admin, *, as_json: bool) -> None:
         for row in show.items(told)
     ]
     show.table(("upstream", "state", "running", "environment", "models"), rows, empty="there are no upstreams")
+
+
+def _details(row: dict[str, Any]) -> None:
+    """How it differs from the active one; how its trial went; what can't be seen of one without the contract."""
+    identity = row.get("id")
+    if row.get("differs"):
+        click.echo(f"{identity} differs from the active one in")
+        for each in row["differs"]:
+            click.echo(f"  {each.get('field')}: {show.cell(each.get('active'))} -> {show.cell(each.get('here'))}")
+    for model, trial in (row.get("trials") or {}).items():
+        why = (trial.get("summary") or {}).get("why")
+        said = f": {show.cell(why)}" if why else ""
+        click.echo(f"{identity} for {model or 'every model'}: acceptance {trial.get('state')}{said}")
+    if row.get("origin") == "observed":
+        probes = row.get("probes") or {}
+        click.echo(f"{identity} is observed: seen {', '.join(row.get('seen') or ())}; probes {probes.get('state')}")
+        click.echo(f"  can't be seen: {'; '.join(row.get('unseen') or ())}")
 
 
 def _state(row: dict[str, Any]) -> str:

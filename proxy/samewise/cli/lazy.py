@@ -41,6 +41,8 @@ commands: tuple[click.Command, ...] = (
     _of("demo", "demo", "A small local model, the reference backend and the proxy, ready to use."),
     _of("keys", "explain", "Every part of a request's key, and why it is (not) cacheable."),
     _of("keys", "diff", "The parts in which the keys of two requests differ."),
+    _of("acceptance", "verify", "Repeat prompts past the cache; whether all answers agree."),
+    _of("doctor", "doctor", "What is wrong with the settings, the store, the upstreams; what to do about it."),
     _of("entries", "invalidate", "Forget answers: all, or those of a model, environment, tenant, profile, tag or key."),
     _of("entries", "entry", "Show or delete one recorded answer."),
     _of("profiles", "profiles", "Sampling profiles: list, show, set, canary, promote, roll back."),

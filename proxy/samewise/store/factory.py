@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from samewise.ports import Clock, Journal, Records, Store, StoreUnavailable
+from samewise.ports import Clock, Journal, Leases, Records, Store, StoreUnavailable
 from samewise.store import redis_url
 from samewise.store.codec import Codec
 from samewise.store.events import OnNotice, ignore
+from samewise.store.examine import redis_facts
 from samewise.store.memory import MemoryStore
 from samewise.store.memory_journal import MemoryJournal, MemoryRecords
 from samewise.store.redis import RedisStore, prefix
 from samewise.store.redis_journal import RedisJournal, RedisRecords
+from samewise.store.redis_leases import RedisLeases
 from samewise.store.redis_link import RedisLink
 from samewise.store.sqlite import SqliteStore
 from samewise.store.sqlite_journal import SqliteJournal, SqliteRecords
@@ -25,15 +29,25 @@ from samewise.store.tiered import TieredStore
 SCHEMES = ("memory", "sqlite", *redis_url.SCHEMES)
 
 
+async def _nothing_to_tell() -> dict[str, Any]:
+    return {}
+
+
 class Stores(msgspec.Struct, frozen=True, kw_only=True):
-    """What one URL gives. `memory` is the tier in front, None where it is off; close the journal, then the store."""
+    """What one URL gives. `memory` is the tier in front, None where it is off; `leases` are there where
+    other processes may share the store."""
 
     store: Store
     journal: Journal
     records: Records
     memory: MemoryStore | None = None
+    leases: Leases | None = None
+    examine: Callable[[], Awaitable[dict[str, Any]]] = _nothing_to_tell
+    """What the store behind says of itself to who looks for trouble (see `examine`)."""
 
     async def close(self) -> None:
+        if self.leases is not None:
+            await self.leases.close()
         await self.journal.close()
         await self.store.close()
 
@@ -175,10 +189,14 @@ async def _open_redis(url: str, common: Common) -> Stores:
     )
     with contextlib.suppress(StoreUnavailable):
         await link.call("PING")
+    leases = RedisLeases(link, namespace=common.namespace, written=behind.written)
+    leases.open()
     store, memory = _in_front(behind, common)
     return Stores(
+        leases=leases,
         store=store,
         journal=RedisJournal(link, namespace=common.namespace),
         records=RedisRecords(link, namespace=common.namespace, codec=common.codec),
+        examine=functools.partial(redis_facts, link, common.clock),
         memory=memory,
     )
