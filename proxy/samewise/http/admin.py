@@ -32,10 +32,10 @@ MAX_BODY = 32 * 1024 * 1024
 class Sight(Protocol):
     """What telemetry shows here."""
 
-    def prometheus(self, accept: str | None = None) -> tuple[bytes, str]:
+    async def prometheus(self, accept: str | None = None) -> tuple[bytes, str]:
         """The exposition and its content type."""
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """Counters and figures of this moment, ready for JSON."""
 
     def events(self) -> AsyncIterator[dict[str, Any]]:
@@ -116,12 +116,12 @@ class AdminPort:
         return answer
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        body, kind = self._sight.prometheus(request.headers.get("Accept"))
+        body, kind = await self._sight.prometheus(request.headers.get("Accept"))
         return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
         code, ready = self._health.readiness()
-        return web.json_response({"ready": code == 200, **ready, **self._sight.status()})
+        return web.json_response({"ready": code == 200, **ready, **(await self._sight.status())})
 
     async def _show_config(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(self._config)
@@ -228,7 +228,7 @@ class AdminPort:
         profile = await self._operations.set_profile(
             request.match_info["name"],
             asked.get("values"),
-            percent=asked.get("percent", 0),
+            percent=asked.get("percent") or 0,
             by=_by(request),
             reason=_text(asked, "reason"),
         )
