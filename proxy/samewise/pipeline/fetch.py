@@ -120,6 +120,8 @@ class Fetcher:
         """Kept where every unit is: a failure of one says why."""
         if answer.status != 200:
             return Discard(Reason.UPSTREAM_ERROR)
+        if answer.form == "sse" and not recording.complete:
+            return Discard(Reason.TOO_LARGE)
         family, units = question.family, question.units
         try:
             parts = [answer] if len(units) == 1 else family.unbatch(answer, [unit.request for unit in units])

@@ -92,6 +92,11 @@ class Recording:
         return self._dropped == 0 and self.size <= self._limit and self.failure is None
 
     @property
+    def complete(self) -> bool:
+        """True while nothing that came was let go: else `events` are only its end."""
+        return self._dropped == 0
+
+    @property
     def followed(self) -> bool:
         """True while somebody wants it."""
         return bool(self._followers)
