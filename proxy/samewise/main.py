@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import hashlib
 import itertools
 import logging
 import secrets
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from samewise.core.acceptance import Report
     from samewise.core.fingerprint import Environment
+    from samewise.core.tenants import Key
     from samewise.http.admin import AdminPort
     from samewise.http.data import DataPort
     from samewise.http.health import Health
@@ -273,7 +275,6 @@ class Background(Protocol):
 
 def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Pool, telemetry: Telemetry) -> House:
     from samewise.core.families.registry import BY_NAME, BY_PATH
-    from samewise.core.tenants import Key
     from samewise.http import capacity
     from samewise.http.admin import AdminPort
     from samewise.http.auth import Gate
@@ -281,6 +282,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
     from samewise.http.guard import Guard
     from samewise.http.health import Health
     from samewise.http.hot import HotAnswers
+    from samewise.http.limits import Rates
     from samewise.http.transfer import TransferRoutes
     from samewise.pipeline.answer import Answerer
     from samewise.pipeline.control import Control
@@ -337,10 +339,13 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
             on_hit=None,
             limit=settings.store.memory // HOT_SHARE,
         )
+    control.use_keys(_keys(settings))
+    control.salts = _salts(settings)
     gate = Gate(
-        [Key(tenant=key.tenant, sha256=key.sha256, models=key.models) for key in settings.auth.keys],
+        control.keyring,
         settings.auth.forward,
         replaced=all(upstream.api_key for upstream in settings.upstreams),
+        rates=Rates(clock),
     )
     data = DataPort(
         families=BY_PATH,
@@ -413,6 +418,23 @@ async def _end(protocols: web.Server, flights: Flights, grace: float) -> None:
             protocols.pre_shutdown()
             await protocols.shutdown(grace)
             await flights.drain()
+
+
+def _keys(settings: Settings) -> list[Key]:
+    from samewise.core.tenants import Key
+
+    return [
+        Key(tenant=key.tenant, sha256=key.sha256, models=key.models, share=key.share, per_minute=key.per_minute)
+        for key in settings.auth.keys
+    ]
+
+
+def _salts(settings: Settings) -> bytes | None:
+    """What tenants' salts are derived from: the same in every proxy with these settings, and known to no client."""
+    if not settings.auth.keys or not settings.auth.salt:
+        return None
+    known = settings.store.secret or "\n".join(sorted(key.sha256 for key in settings.auth.keys))
+    return hashlib.sha256(b"samewise salts\n" + known.encode()).digest()
 
 
 def _bind(host: str, port: int, setting: str, *, shared: bool) -> socket.socket:

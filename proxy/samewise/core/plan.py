@@ -38,7 +38,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     `environment` is None where nothing is known of the backend. `number` is the last control event
     that the epochs and the snapshot are made from. `unseeded` is the setting of that name;
-    `assume_defaults` lets a request be cached although the backend's defaults are unknown.
+    `assume_defaults` lets a request be cached although the backend's defaults are unknown. `salt` is the
+    tenant's `cache_salt` for the engine's prefix cache: sent, never keyed, and never over a client's own.
     """
 
     tenant: str = ""
@@ -48,6 +49,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     unseeded: Literal["bypass", "pin", "record"] = "bypass"
     assume_defaults: bool = False
+    salt: str = ""
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,3 +38,4 @@ class Reason(StrEnum):
     UNAUTHORIZED = "unauthorized"
     BAD_REQUEST = "bad-request"
     TOO_BUSY = "too-busy"
+    RATE_LIMITED = "rate-limited"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samewise.core import body as bodies
+from samewise.core import salt
 from samewise.core.body import parse
 from samewise.core.controls import Controls, merge_body
 from samewise.core.families.contract import Family
@@ -97,7 +98,14 @@ def upstream_body(plan: Plan, family: Family, units: Sequence[Unit], *, stream: 
     The client's own bytes where nothing has to change. Else its members in its order, delivery included, what was
     added at the end, everything inside them untouched. `stream` says which form of answer is wanted, and a stream
     then asks for what a record needs (`Family.upstream_stream`); what can't be cached is asked as the client did.
+    The tenant's `cache_salt`, where there is one, comes last, unless the client sent one.
     """
+    body = _asked(plan, family, units, stream=stream)
+    salted = plan.context.salt and units[0].reason is not Reason.MALFORMED and salt.MEMBER not in units[0].request
+    return salt.add(body, plan.context.salt) if salted else body
+
+
+def _asked(plan: Plan, family: Family, units: Sequence[Unit], *, stream: bool) -> bytes:
     if len(units) == 1 and units[0].key is None:
         return bodies.write(_joined(plan, units[0].request)) if plan.raw is None else plan.raw
     complete = len(units) == len(plan.units) and (len(units) == 1 or plan.together)

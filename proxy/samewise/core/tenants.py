@@ -9,13 +9,31 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+SHARED, CREDENTIAL = "shared:", "credential:"
+"""What tenants begin with that no setting names: a group's, and those that only an upstream can tell apart."""
+
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's key, known by the hex of its SHA-256. `models` are globs of what it may ask for."""
+    """A client's key, known by the hex of its SHA-256. `models` are globs of what it may ask for.
+
+    Tenants with the same `share` share entries; `per_minute` requests are let in, 0 being no limit.
+    """
 
     tenant: str
     sha256: str
     models: tuple[str, ...] = ("*",)
+    share: str = ""
+    per_minute: int = 0
+
+    @property
+    def space(self) -> str:
+        """Whose entries its requests read and write: the tenant in their keys."""
+        return f"{SHARED}{self.share}" if self.share else self.tenant
+
+    @property
+    def restricted(self) -> bool:
+        """True where it may not ask for every model."""
+        return "*" not in self.models
 
     def allows(self, model: str) -> bool:
         """True where the key may ask for this model."""
@@ -42,4 +60,4 @@ def find(token: str, keys: Sequence[Key]) -> Key | None:
 
 def of_credential(credential: str) -> str:
     """The tenant of a credential that only the upstream can judge: its holders share entries with nobody else."""
-    return "credential:" + hashlib.sha256(credential.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return CREDENTIAL + hashlib.sha256(credential.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -169,7 +169,7 @@ class AdminPort:
         """The tenant that is named, else the one that a credential among the headers would have at the data port."""
         if named is not None:
             return str(named)
-        return self._gate.enter(headers)[0] if any(name in CREDENTIALS for name, _ in headers) else ""
+        return self._gate.identify(headers).space if any(name in CREDENTIALS for name, _ in headers) else ""
 
     # --- entries --------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from samewise.core.errors import ProxyError
 from samewise.core.families.contract import Family
 from samewise.core.reason import Reason
 from samewise.http import body, render, server
-from samewise.http.auth import Gate
+from samewise.http.auth import Caller, Gate
 from samewise.http.framing import MAX_REMEMBERED
 from samewise.http.health import Health
 from samewise.http.hot import MATTERS, Hot, HotAnswers
@@ -27,6 +27,7 @@ from samewise.pipeline.reply import upstream_error
 from samewise.pipeline.source import Reply
 from samewise.ports import Call, Clock, Engine, Observer, UpstreamFailed
 
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 GONE = 499
 """Nobody is there to get an answer (nginx's number for it); it never goes on the wire."""
 
@@ -113,18 +114,19 @@ class DataPort:
         try:
             if self._running > self._max_requests:
                 raise too_busy()
-            account.tenant, key = self._gate.enter(fields)
+            caller = self._gate.enter(fields)
+            account.tenant = caller.tenant
             if family is None:
-                return await self._pass_through(incoming, fields, account)
+                return await self._pass_through(incoming, fields, account, caller)
             raw = plain.raw if plain is not None else await body.read(incoming, self._max_body)
-            ask = self._read(incoming, family, fields, account, raw)
+            ask = self._read(incoming, family, fields, account, raw, caller)
             model = ask.value.get("model")
-            self._gate.check_model(key, model if isinstance(model, str) else "")
+            self._gate.check_model(caller.key, model if isinstance(model, str) else "")
             reply = await self._answerer.answer(ask, account.marks)
         except ProxyError as error:
             return render.refusal(error, account)
         try:
-            if plain is not None:
+            if plain is not None and not caller.limited:
                 self._offer(incoming, plain, reply, account)
             return await render.send(incoming, reply, account, ping=self._ping)
         finally:
@@ -164,7 +166,15 @@ class DataPort:
         hot.remember_body(plain.question, plain.raw, answer)
         server.remember(incoming, answer)
 
-    def _read(self, incoming: web.BaseRequest, family: Family, fields: Headers, account: Account, raw: bytes) -> Ask:
+    def _read(
+        self,
+        incoming: web.BaseRequest,
+        family: Family,
+        fields: Headers,
+        account: Account,
+        raw: bytes,
+        caller: Caller,
+    ) -> Ask:
         kind = incoming.headers.get("Content-Type")
         if kind is not None and "json" not in kind.lower():
             raise ProxyError(415, f"the content type must be application/json, not {kind}", code="unsupported_media")
@@ -175,18 +185,26 @@ class DataPort:
             value=value,
             headers=self._gate.travelling(fields),
             controls=with_query(parse_controls(joined(fields)), incoming.query_string),
-            tenant=account.tenant,
+            tenant=caller.space,
             trace=account.trace,
             query=incoming.query_string,
         )
 
-    async def _pass_through(self, incoming: web.BaseRequest, fields: Headers, account: Account) -> web.StreamResponse:
+    async def _pass_through(
+        self, incoming: web.BaseRequest, fields: Headers, account: Account, caller: Caller
+    ) -> web.StreamResponse:
         """What is not of a cached family goes as it is, and comes back as it is."""
         account.marks.reason = Reason.UNCACHED_PATH
+        sent: bytes | AsyncIterator[bytes] = b""
+        if caller.key is not None and caller.key.restricted and incoming.method not in _SAFE:
+            sent = await body.read(incoming, self._max_body)
+            self._gate.check_model(caller.key, _model(sent))
+        elif incoming.body_exists:
+            sent = _upload(incoming, self._max_body)
         call = Call(
             method=incoming.method,
             path=incoming.raw_path,
-            body=_upload(incoming, self._max_body) if incoming.body_exists else b"",
+            body=sent,
             headers=headers.of_request(self._gate.travelling(fields)),
         )
         try:
@@ -220,6 +238,15 @@ async def _upload(incoming: web.BaseRequest, limit: int) -> AsyncIterator[bytes]
         if size > limit:
             raise body.too_large(limit)
         yield chunk
+
+
+def _model(raw: bytes) -> str:
+    """The model that the body names; empty where it names none that can be read."""
+    try:
+        model = request.parse(raw).get("model")
+    except ProxyError:
+        return ""
+    return model if isinstance(model, str) else ""
 
 
 def too_busy() -> ProxyError:

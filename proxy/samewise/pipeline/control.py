@@ -7,13 +7,16 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from samewise.core import salt
 from samewise.core.entry import Entry
 from samewise.core.fingerprint import Environment
 from samewise.core.plan import Context, Snapshot
-from samewise.pipeline import adopted, invalidate, profiles, rollout
+from samewise.core.tenants import Key
+from samewise.pipeline import adopted, invalidate, keyring, profiles, rollout
 from samewise.pipeline.adopted import Adopted
 from samewise.pipeline.flight import Flights
 from samewise.pipeline.invalidate import Invalidations, Scope
+from samewise.pipeline.keyring import Keyring
 from samewise.pipeline.profiles import Profiles
 from samewise.pipeline.rollout import Rollout
 from samewise.ports import Clock, ControlEvent, Journal, Notice, Observer, Store, StoreUnavailable
@@ -53,6 +56,9 @@ class Control:
         self.profiles = profiles
         self.rollout = rollout
         self.adopted = Adopted()
+        self.keyring = Keyring()
+        self.salts: bytes | None = None
+        """What tenants' salts are derived from; None where there are none."""
         self.invalidations = Invalidations()
         self.number = 0
         """The last event taken in."""
@@ -105,11 +111,22 @@ class Control:
             number=self.number,
             unseeded=self._unseeded,
             assume_defaults=self._assume_defaults,
+            salt=self._salt(tenant, environment),
         )
+
+    def _salt(self, tenant: str, environment: Environment | None) -> str:
+        if self.salts is None or not tenant or environment is None or environment.engine not in salt.ENGINES:
+            return ""
+        return salt.derive(self.salts, tenant)
 
     def ended(self, entry: Entry) -> bool:
         """True where an invalidation came after what the entry's fill knew."""
         return self.invalidations.ended(entry)
+
+    def use_keys(self, keys: Sequence[Key]) -> None:
+        """The settings name these keys from now on: every right to an answer is looked at anew."""
+        self.keyring.configure(keys)
+        self.generation += 1
 
     def members_changed(self) -> None:
         """An upstream is not what it was."""
@@ -162,6 +179,8 @@ class Control:
                 self.profiles.apply(event)
             case kind if kind in rollout.KINDS:
                 self.rollout.apply(event)
+            case keyring.REVOKE:
+                self.keyring.apply(event)
             case adopted.KIND:
                 self.adopted.apply(event)
                 self.invalidations.reach(adopted.epochs(event))

@@ -239,19 +239,33 @@ class Sampling(Section):
 
 
 class ApiKey(Section):
-    """A client's key, known by its SHA-256, and the tenant that it names. `models` are globs."""
+    """A client's key, known by its SHA-256, and the tenant that it names. `models` are globs.
 
-    tenant: Annotated[str, AfterValidator(units.label)]
+    Tenants with the same `share` share entries. `per_minute`: requests that are let in, hits too; 0: all.
+    """
+
+    tenant: Annotated[str, AfterValidator(units.tenant)]
     sha256: Annotated[str, AfterValidator(units.digest), Field(repr=False), SECRET]
     models: tuple[str, ...] = ("*",)
+    share: Annotated[str, AfterValidator(units.name_or_empty)] = ""
+    per_minute: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
 
 class Auth(Section):
     """Who may ask. No keys: open. `forward`: whether the client's Authorization travels to the upstream;
-    `auto` lets it where there are no keys here and the upstream has none of its own."""
+    `auto` lets it where there are no keys here and the upstream has none of its own. `salt`: whether requests
+    of tenants carry a `cache_salt` of the tenant's to engines that take one."""
 
     keys: tuple[ApiKey, ...] = ()
     forward: Literal["auto", "always", "never"] = "auto"
+    salt: bool = True
+
+    @field_validator("keys")
+    @classmethod
+    def _once(cls, keys: tuple[ApiKey, ...]) -> tuple[ApiKey, ...]:
+        if len({key.sha256 for key in keys}) < len(keys):
+            raise ValueError("should name each sha256 once: a key belongs to one tenant")
+        return keys
 
 
 class Receipts(Section):

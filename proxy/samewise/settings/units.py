@@ -103,6 +103,13 @@ def label(value: str) -> str:
     return value
 
 
+def tenant(value: str) -> str:
+    """A label that is none of those which the proxy makes itself."""
+    if value.startswith(("shared:", "credential:")):
+        raise ValueError('should not begin with "shared:" or "credential:"')
+    return label(value)
+
+
 def name(value: str) -> str:
     """A word that fits into a path and a store's keys."""
     if not _NAME.fullmatch(value):

@@ -1,0 +1,51 @@
+"""Whose keys open the data port now: those of the settings, without those that an operator revoked.
+
+Keys come from the settings alone, which can be read again while the proxy runs. The journal can only take
+keys away: who can write to the store never lets himself in by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from samewise.core.tenants import Key
+from samewise.ports import ControlEvent
+
+REVOKE = "key-revoke"
+
+
+class Keyring:
+    """The keys in force. A revoked one stays out, whatever the settings say later."""
+
+    def __init__(self, configured: Sequence[Key] = ()) -> None:
+        self._configured = tuple(configured)
+        self._revoked: set[str] = set()
+        self.keys: tuple[Key, ...] = self._configured
+        """What a request may show."""
+
+    @property
+    def guarded(self) -> bool:
+        """True where a request needs a key; so it stays when the last one is revoked."""
+        return bool(self._configured)
+
+    @property
+    def configured(self) -> tuple[Key, ...]:
+        """What the settings say."""
+        return self._configured
+
+    def revoked(self, key: Key) -> bool:
+        """True where an operator took it away."""
+        return key.sha256.lower() in self._revoked
+
+    def configure(self, keys: Sequence[Key]) -> None:
+        """The settings say something else from now on."""
+        self._configured = tuple(keys)
+        self._fold()
+
+    def apply(self, happened: ControlEvent) -> None:
+        """Take in one event of the journal, whose subject is the key's SHA-256."""
+        self._revoked.add(happened.subject.lower())
+        self._fold()
+
+    def _fold(self) -> None:
+        self.keys = tuple(key for key in self._configured if not self.revoked(key))
