@@ -48,7 +48,7 @@ class _End(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     manifest: Manifest | None = None
-    entry: msgspec.Raw | None = None
+    entry: msgspec.Raw = msgspec.Raw()
     sha256: str = ""
     end: _End | None = None
 
@@ -128,7 +128,7 @@ class Reader:
         self.manifest = manifest
 
     def _entry(self, line: _Line) -> Entry:
-        if line.entry is None:
+        if not bytes(line.entry):
             raise self._refused("it has no entry")
         told = bytes(line.entry)
         if hashlib.sha256(told).hexdigest() != line.sha256:
