@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import logging
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
     from samewise.settings import Settings
     from samewise.store.factory import Stores
     from samewise.telemetry.observer import Telemetry
+    from samewise.telemetry.together import Together
     from samewise.upstream.pool import Pool
+    from samewise.workers.member import Worker
+    from samewise.workers.place import Place
 
 _USAGE = 2
 HOT_SHARE = 8
@@ -100,28 +104,115 @@ def serve(config: Path | None, upstreams: tuple[str, ...], **flags: Any) -> None
         given["upstreams"] = [{"url": url} for url in upstreams]
     try:
         settings = load(config, given)
-        sys.exit(run(settings))
+        sys.exit(run(settings) if settings.server.workers == 1 else supervise(settings))
     except SettingsError as error:
         click.echo(f"samewise: {error}", err=True)
         sys.exit(_USAGE)
 
 
-def run(settings: Settings) -> int:
-    """Serve in this process until a signal; the exit code. Raises SettingsError."""
+@main.command(hidden=True)
+def worker() -> None:
+    """One process of several; its supervisor says on stdin what it is to do."""
+    from samewise.settings import SettingsError
+    from samewise.workers.place import told
+
+    place, settings = told(sys.stdin.buffer)
+    try:
+        sys.exit(run(settings, place))
+    except SettingsError as error:
+        click.echo(f"samewise: {error}", err=True)
+        sys.exit(_USAGE)
+
+
+def run(settings: Settings, place: Place | None = None) -> int:
+    """Serve in this process until a signal; the exit code. Raises SettingsError. `place`: one of several workers."""
     import uvloop
 
     from samewise.telemetry import log
 
     stop_log = log.start(settings.telemetry.log_format, settings.telemetry.log_level)
     try:
-        return uvloop.run(_serve(settings))
+        return uvloop.run(_serve(settings) if place is None else _work(settings, place))
     finally:
         stop_log()
 
 
+def supervise(settings: Settings) -> int:
+    """Serve in several processes until a signal; the exit code. Raises SettingsError."""
+    from samewise.telemetry import log
+
+    stop_log = log.start(settings.telemetry.log_format, settings.telemetry.log_level)
+    try:
+        return asyncio.run(_supervise(settings))
+    finally:
+        stop_log()
+
+
+async def _supervise(settings: Settings) -> int:
+    from samewise.http import server
+    from samewise.settings import flat
+    from samewise.telemetry.log import Log
+    from samewise.workers.supervisor import Failed, Supervisor, private_folder, shared
+
+    log = Log(logging.getLogger("samewise"))
+    log.info("settings", **flat(settings))
+    host, port = settings.server.host, settings.server.port
+    data = [_bind(host, port, "[server] port", shared=True)]
+    while len(data) < settings.server.workers:
+        data.append(_bind(host, data[0].getsockname()[1], "[server] port", shared=True))
+    admin = _bind(settings.admin.host, settings.admin.port, "[admin] port", shared=False)
+    url, admin_url = server.url_of(data[0]), server.url_of(admin)
+    folder = private_folder()
+    supervisor = Supervisor(
+        shared(settings, folder),
+        command=(sys.executable, "-m", "samewise.main", "worker"),
+        data=data,
+        admin=admin,
+        folder=folder,
+        log=log,
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    try:
+        return await supervisor.run(lambda: _tell_ready(url, admin_url))
+    except Failed as failed:
+        return failed.code
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell_ready(url: str, admin_url: str) -> None:
+    click.echo(f"samewise: ready on {url} (admin {admin_url})")
+    sys.stdout.flush()
+
+
 async def _serve(settings: Settings) -> int:
-    stop = asyncio.Event()
-    hurry = asyncio.Event()
+    stop, hurry = _on_signals()
+    async with running(settings) as service:
+        _tell_ready(service.url, service.admin_url)
+        await stop.wait()
+        await service.drain(settings.server.drain, hurry)
+    return 0
+
+
+async def _work(settings: Settings, place: Place) -> int:
+    from samewise.workers.member import Worker, orphaned, ready
+
+    stop, hurry = _on_signals()
+    async with running(settings, Worker(place)) as service:
+        ready()
+        waiting = {asyncio.create_task(stop.wait()), asyncio.create_task(orphaned())}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        await service.drain(settings.server.drain, hurry)
+    return 0
+
+
+def _on_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Set by the first SIGTERM or SIGINT, and by the next."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
@@ -129,12 +220,7 @@ async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    async with running(settings) as service:
-        click.echo(f"samewise: ready on {service.url} (admin {service.admin_url})")
-        sys.stdout.flush()
-        await stop.wait()
-        await service.drain(settings.server.drain, hurry)
-    return 0
+    return stop, hurry
 
 
 class Service:
@@ -147,20 +233,28 @@ class Service:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Service]:
-    """Everything, connected and listening. Raises SettingsError where a setting can't be used here."""
+async def running(settings: Settings, worker: Worker | None = None) -> AsyncIterator[Service]:
+    """Everything, connected and listening. Raises SettingsError where a setting can't be used here.
+
+    A `worker` shares ports, journal and leases with others, and only one of them has the admin port.
+    """
     from aiohttp import web
 
     from samewise.http import server
     from samewise.settings import flat
     from samewise.telemetry import build, sources
     from samewise.telemetry.log import Log
+    from samewise.telemetry.together import Together
 
     clock = SystemClock()
     log = Log(logging.getLogger("samewise"))
-    log.info("settings", **flat(settings))
-    data_socket = _bind(settings.server.host, settings.server.port, "[server] port", shared=settings.server.workers > 1)
-    admin_socket = _bind(settings.admin.host, settings.admin.port, "[admin] port", shared=False)
+    admin_socket: socket.socket | None
+    if worker is None:
+        log.info("settings", **flat(settings))
+        data_socket = _bind(settings.server.host, settings.server.port, "[server] port", shared=False)
+        admin_socket = _bind(settings.admin.host, settings.admin.port, "[admin] port", shared=False)
+    else:
+        data_socket, admin_socket = worker.sockets()
     telemetry = build(
         clock=clock,
         version=version("samewise"),
@@ -169,8 +263,17 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
         log=log,
     )
     stores = await _open_stores(settings, clock, telemetry)
-    engine = _open_engine(settings, clock, lambda member: house.control.members_changed())
-    house = _build(settings, clock=clock, stores=stores, engine=engine, telemetry=telemetry)
+    if worker is not None:
+        stores = await worker.sharing(stores)
+
+    def on_change(member: Member) -> None:
+        house.control.members_changed()
+        if worker is not None:
+            worker.looked(member)
+
+    engine = _open_engine(settings, clock, on_change)
+    sight = Together(telemetry, worker.siblings if worker is not None else None)
+    house = _build(settings, clock=clock, stores=stores, engine=engine, telemetry=telemetry, sight=sight)
 
     protocols = server.make_server(house.data.handle, house.hot)
     runner = web.AppRunner(house.admin.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -184,25 +287,17 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
             stack.push_async_callback(task.close)
         await house.control.start({name: profile.values for name, profile in settings.sampling.profiles.items()})
         stack.push_async_callback(house.control.close)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.SockSite(runner, admin_socket).start()
+        if worker is not None:
+            stack.push_async_callback(worker.close)
+            await worker.open(telemetry, house.control.catch_up, engine.refresh)
+        if admin_socket is not None:
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.SockSite(runner, admin_socket).start()
         listener = await server.listen(protocols, data_socket)
-
-        async def drain(grace: float, hurry: asyncio.Event) -> None:
-            """Refuse what is new, let what runs end, within `grace` seconds or until `hurry`."""
-            house.health.draining = True
-            if house.hot is not None:
-                house.hot.enabled = False
-            listener.close()
-            ending = asyncio.create_task(_end(protocols, house.flights, grace))
-            hurrying = asyncio.create_task(hurry.wait())
-            await asyncio.wait({ending, hurrying}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (ending, hurrying):
-                task.cancel()
-            await protocols.shutdown(0)
-
-        yield Service(url=server.url_of(data_socket), admin_url=server.url_of(admin_socket), drain=drain)
+        admin_url = "" if admin_socket is None else server.url_of(admin_socket)
+        drain = functools.partial(_drain, house, protocols, listener)
+        yield Service(url=server.url_of(data_socket), admin_url=admin_url, drain=drain)
 
 
 async def _open_stores(settings: Settings, clock: SystemClock, telemetry: Telemetry) -> Stores:
@@ -273,12 +368,15 @@ class Background(Protocol):
     async def close(self) -> None: ...
 
 
-def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Pool, telemetry: Telemetry) -> House:
+def _build(
+    settings: Settings, *, clock: SystemClock, stores: Stores, engine: Pool, telemetry: Telemetry, sight: Together
+) -> House:
     from samewise.core.families.registry import BY_NAME, BY_PATH
     from samewise.http import capacity
     from samewise.http.admin import AdminPort
     from samewise.http.auth import Gate
     from samewise.http.data import DataPort
+    from samewise.http.doctor import DoctorRoutes
     from samewise.http.guard import Guard
     from samewise.http.health import Health
     from samewise.http.hot import HotAnswers
@@ -286,8 +384,11 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
     from samewise.http.transfer import TransferRoutes
     from samewise.pipeline.answer import Answerer
     from samewise.pipeline.control import Control
+    from samewise.pipeline.doctor import Doctor
     from samewise.pipeline.fetch import Fetcher, Limits
+    from samewise.pipeline.fleet import Fleet
     from samewise.pipeline.flight import Flights
+    from samewise.pipeline.lead import Leader
     from samewise.pipeline.nearest import Neighbours
     from samewise.pipeline.operations import Operations
     from samewise.pipeline.profiles import Profiles
@@ -304,6 +405,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         flights=flights,
         profiles=Profiles({name: profile.match for name, profile in settings.sampling.profiles.items()}),
         rollout=Rollout(engine.members, settings.environments.rollout),
+        fleet=Fleet(engine),
         observer=telemetry,
         clock=clock,
         unseeded=settings.cache.unseeded,
@@ -316,6 +418,9 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         ttl=settings.store.ttl, max_ttl=settings.store.max_ttl, max_entry=settings.store.max_entry, mode=mode
     )
     fetcher = Fetcher(engine=engine, store=store, clock=clock, limits=limits, ended=control.ended)
+    leader = None
+    if stores.leases is not None:
+        leader = Leader(leases=stores.leases, fetcher=fetcher, store=store, clock=clock, ended=control.ended)
     neighbours = Neighbours(store=store, clock=clock, ended=control.ended)
     resolver = Resolver(
         store=store,
@@ -325,6 +430,7 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
         clock=clock,
         mode=mode,
         nearest=neighbours.refused,
+        leader=leader,
     )
     answerer = Answerer(control=control, resolver=resolver, clock=clock, canary=settings.environments.canary)
     health = Health(store=store, engine=engine, alone=mode == "frozen")
@@ -363,18 +469,29 @@ def _build(settings: Settings, *, clock: SystemClock, stores: Stores, engine: Po
     )
     behind = shared.due if shared is not None else local.due
     transfer = Transfer(control=control, store=store, engine=engine, clock=clock, version=version("samewise"))
+    doctor = Doctor(
+        engine=engine,
+        examine=stores.examine,
+        followed=control.rollout,
+        clock=clock,
+        config=masked(settings),
+        version=version("samewise"),
+    )
     admin = AdminPort(
         operations=Operations(control=control, store=store, engine=engine, clock=clock, reclaim=behind),
         answerer=answerer,
         neighbours=neighbours,
         families=BY_NAME.get,
-        sight=telemetry,
+        sight=sight,
         health=health,
         guard=Guard(settings.admin.token),
         gate=gate,
         config=masked(settings),
         prometheus=settings.telemetry.prometheus,
-        more=(TransferRoutes(transfer),),
+        more=(
+            DoctorRoutes(doctor),
+            TransferRoutes(transfer),
+        ),
     )
     background = tuple(each for each in (local, shared, promoter) if each is not None)
     return House(control, flights, health, data, admin, hot, background)
@@ -410,6 +527,22 @@ def _promoter(settings: Settings, clock: SystemClock, engine: Pool, control: Con
 
     who = f"proxy-{secrets.token_hex(4)}"
     return Promoter(control=control, clock=clock, policy=wanted.rollout, attempt=attempt, who=who)
+
+
+async def _drain(
+    house: House, protocols: web.Server, listener: asyncio.Server, grace: float, hurry: asyncio.Event
+) -> None:
+    """Refuse what is new, let what runs end, within `grace` seconds or until `hurry`."""
+    house.health.draining = True
+    if house.hot is not None:
+        house.hot.enabled = False
+    listener.close()
+    ending = asyncio.create_task(_end(protocols, house.flights, grace))
+    hurrying = asyncio.create_task(hurry.wait())
+    await asyncio.wait({ending, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (ending, hurrying):
+        task.cancel()
+    await protocols.shutdown(0)
 
 
 async def _end(protocols: web.Server, flights: Flights, grace: float) -> None:

@@ -167,7 +167,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request to a backend. `path` starts with a slash and is relative to the API root (`/v1` included).
 
     `environment`: only a member of this environment may answer (None: any). `route` makes what affinity
-    looks at (`core.route.prompt_prefix`), when it is looked at. `headers` are end-to-end headers of the client that may travel.
+    looks at (`core.route.prompt_prefix`), when it is looked at. `headers` are the client's end-to-end fields.
     """
 
     method: str
@@ -237,6 +237,19 @@ class Engine(Protocol):
 
     async def refresh(self, url: str | None = None) -> None:
         """Look again now at what the upstream (or all) is."""
+
+
+class Roster(Protocol):
+    """Who the upstreams are, as operators change it. URLs are base URLs as an OpenAI client takes them."""
+
+    async def add(self, url: str) -> Member:
+        """One more, or an old one that drains no more. Raises ValueError where it isn't such a URL."""
+
+    def drain(self, url: str) -> bool:
+        """Send it nothing new; what runs on it goes on. False where there is no such upstream."""
+
+    def remove(self, url: str) -> bool:
+        """Forget it when what runs on it has ended. False where there is no such upstream."""
 
 
 # --- observers ----------------------------------------------------------------------------------------

@@ -199,16 +199,16 @@ async def test_a_draining_member_gets_nothing_new_and_ends_what_it_has() -> None
 async def test_upstreams_come_and_go_while_it_runs() -> None:
     first, second = Fake(manifest=manifest(A)), Fake(manifest=manifest(B))
     async with pool(first) as (made, urls), http(second) as url:
-        added = await made.add(UpstreamOptions(url=url + "/"))
+        added = await made.add(url + "/")
         assert added.environment is not None
         assert (added.url, added.healthy, added.environment.id) == (url, True, B)
         assert await ask(made, environment=B) == url
         made.drain(url)
-        assert (await made.add(UpstreamOptions(url=url))).draining is False
+        assert (await made.add(url)).draining is False
         made.remove(urls[0])
         assert {await ask(made) for _ in range(3)} == {url}
         with pytest.raises(ValueError, match="upstream"):
-            await made.add(UpstreamOptions(url="nowhere"))
+            await made.add("nowhere")
 
 
 async def test_a_pool_of_none_says_what_to_do_and_twice_the_same_is_refused() -> None:

@@ -68,6 +68,22 @@ def list_upstreams(proxy: Admin, *, as_json: bool) -> None:
     show.table(("upstream", "state", "running", "environment", "models"), rows, empty="there are no upstreams")
 
 
+def _change(action: str, said: str, help_line: str) -> None:
+    @upstreams.command(action, help=help_line)
+    @click.argument("url", metavar="URL")
+    @click.option("--reason", default="", help="Why; it is kept in the journal.")
+    @as_json
+    @admin
+    def change(proxy: Admin, *, url: str, reason: str, as_json: bool) -> None:
+        told = proxy.post("upstreams", action, body={"url": url, "reason": reason})
+        show.as_json(told) if as_json else click.echo(f"{url} {said}")
+
+
+_change("add", "takes requests", "One more upstream, or one that drains no more; URL is a base URL with its /v1.")
+_change("drain", "drains: it gets nothing new", "Send an upstream nothing new; what runs on it goes on to its end.")
+_change("remove", "is removed", "Forget an upstream when what runs on it has ended.")
+
+
 def _details(row: dict[str, Any]) -> None:
     """How it differs from the active one; how its trial went; what can't be seen of one without the contract."""
     identity = row.get("id")

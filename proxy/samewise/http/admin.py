@@ -96,6 +96,7 @@ class AdminPort:
         add("GET", f"{PREFIX}/environments", self._environments)
         add("POST", f"{PREFIX}/environments/{{id}}/activate", self._activate)
         add("GET", f"{PREFIX}/upstreams", self._upstreams)
+        add("POST", f"{PREFIX}/upstreams/{{action:add|drain|remove}}", self._change_upstream)
         add("POST", f"{PREFIX}/explain", self._explain)
         add("POST", f"{PREFIX}/invalidate", self._invalidate)
         add("GET", f"{PREFIX}/entries/{{key}}", self._entry)
@@ -135,6 +136,14 @@ class AdminPort:
 
     async def _environments(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"items": self._operations.environments()})
+
+    async def _change_upstream(self, request: web.Request) -> web.StreamResponse:
+        asked = await _object(request)
+        kind = f"upstream-{request.match_info['action']}"
+        await self._operations.change_upstream(
+            kind, _text(asked, "url"), by=_by(request), reason=_text(asked, "reason")
+        )
+        return web.json_response({"items": self._operations.upstreams()})
 
     async def _upstreams(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"items": self._operations.upstreams()})

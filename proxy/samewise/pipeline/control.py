@@ -12,8 +12,9 @@ from samewise.core.entry import Entry
 from samewise.core.fingerprint import Environment
 from samewise.core.plan import Context, Snapshot
 from samewise.core.tenants import Key
-from samewise.pipeline import adopted, invalidate, keyring, profiles, rollout
+from samewise.pipeline import adopted, fleet, invalidate, keyring, profiles, rollout
 from samewise.pipeline.adopted import Adopted
+from samewise.pipeline.fleet import Fleet
 from samewise.pipeline.flight import Flights
 from samewise.pipeline.invalidate import Invalidations, Scope
 from samewise.pipeline.keyring import Keyring
@@ -36,6 +37,7 @@ class Control:
         flights: Flights,
         profiles: Profiles,
         rollout: Rollout,
+        fleet: Fleet,
         observer: Observer,
         clock: Clock,
         unseeded: Literal["bypass", "pin", "record"] = "bypass",
@@ -55,6 +57,7 @@ class Control:
         self._provisional = False
         self.profiles = profiles
         self.rollout = rollout
+        self._fleet = fleet
         self.adopted = Adopted()
         self.keyring = Keyring()
         self.salts: bytes | None = None
@@ -179,6 +182,8 @@ class Control:
                 self.profiles.apply(event)
             case kind if kind in rollout.KINDS:
                 self.rollout.apply(event)
+            case kind if kind in fleet.KINDS:
+                await self._fleet.apply(event)
             case keyring.REVOKE:
                 self.keyring.apply(event)
             case adopted.KIND:

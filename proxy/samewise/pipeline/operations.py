@@ -10,7 +10,7 @@ import msgspec
 from samewise.core import sampling
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
-from samewise.pipeline import environments, invalidate, profiles, rollout
+from samewise.pipeline import environments, fleet, invalidate, profiles, rollout
 from samewise.pipeline.control import Control
 from samewise.pipeline.invalidate import Scope
 from samewise.pipeline.profiles import Profile, UnknownProfile
@@ -149,6 +149,21 @@ class Operations:
     def environments(self) -> list[dict[str, Any]]:
         """Every environment that an upstream has or that is active, with who has it and what tells it apart."""
         return environments.describe(self._engine.members(), self._control.rollout)
+
+    async def change_upstream(self, kind: str, url: str, *, by: str, reason: str) -> None:
+        """Add (or use again), drain or remove an upstream, on every proxy of the store."""
+        known = {member.url for member in self._engine.members()}
+        if not url.startswith(("http://", "https://")):
+            raise _bad(f"url should be a base URL with its /v1, such as http://127.0.0.1:8000/v1, not {url!r}", "url")
+        url = url.rstrip("/")
+        if kind != fleet.ADD and url not in known:
+            raise ProxyError(
+                404,
+                f"{url} is not among the upstreams; 'samewise upstreams list' shows them",
+                code="unknown_upstream",
+                param="url",
+            )
+        await self._record(kind, url, {}, by=by, reason=reason)
 
     def upstreams(self) -> list[dict[str, Any]]:
         """Every upstream as it was last seen."""

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from samewise.ports import Clock, Member
+from samewise.upstream.address import base_url
 from samewise.upstream.client import Client
 from samewise.upstream.member import Upstream
 from samewise.upstream.options import Timeouts, UpstreamOptions
@@ -35,4 +36,11 @@ def open_upstreams(
         client = Client(one, timeouts, max_event=max_event)
         return Upstream(one, client, poll=poll, clock=clock, salt=salt, on_change=on_change)
 
-    return Pool([make(one) for one in options], strategy or LeastLoaded(), make)
+    configured = {base_url(one.url): one for one in options}
+
+    def named(url: str) -> Upstream:
+        """One that is added while the pool runs: as it is configured, else like the first one, without its secrets."""
+        like = UpstreamOptions(url=url, probe=options[0].probe if options else UpstreamOptions(url=url).probe)
+        return make(configured.get(url, like))
+
+    return Pool([make(one) for one in options], strategy or LeastLoaded(), named)

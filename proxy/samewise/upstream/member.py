@@ -25,6 +25,8 @@ _PROBE = Timeouts(connect=2.0, first_byte=60.0, idle=30.0, total=120.0)
 """Limits of a question that the server must think about."""
 _PATIENCE = 3
 """Inconclusive observations of an unknown server after which it is described without its answers."""
+_SPACING = 0.1
+"""Seconds between two looks for the sake of answers that name another environment; it doubles while they are vain."""
 NOBODY = ""
 """The environment of an answer while nobody knows what gives it: equal to no id, so it is stored under none."""
 _BLIND = ["weights replaced within the time between two probes", "the engine's own seed", "the device"]
@@ -77,7 +79,9 @@ class Upstream:
         self._watching: asyncio.Task[None] | None = None
         self._last_seen = 0.0
         self._told: tuple[Any, ...] = ()
-        self._followed = ("", 0.0)
+        self._followed = float("-inf")
+        self._spacing = _SPACING
+        self._later: asyncio.TimerHandle | None = None
 
     # --- what it is now -------------------------------------------------------------------------------
 
@@ -154,11 +158,20 @@ class Upstream:
         """Look at once where an answer names another environment than the one that is known."""
         if self._label is not None or not named or (self.environment and self.environment.id == named):
             return
-        before, at = self._followed
-        now = self._clock.monotonic()
-        if named != before or now - at > self._poll:
-            self._followed = (named, now)
-            self._wake.set()
+        wait = self._followed + self._spacing - self._clock.monotonic()
+        if wait <= -self._poll:
+            self._spacing = _SPACING
+        if wait <= 0:
+            self._contradicted()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(wait, self._contradicted)
+
+    def _contradicted(self) -> None:
+        """Look now. Answers that go on to contradict what is seen are looked into less and less often."""
+        self._later = None
+        self._followed = self._clock.monotonic()
+        self._spacing = min(self._poll, 2 * self._spacing)
+        self._wake.set()
 
     # --- looking --------------------------------------------------------------------------------------
 
@@ -169,6 +182,8 @@ class Upstream:
 
     async def stop(self) -> None:
         """Look no more, and end the connections."""
+        if self._later is not None:
+            self._later.cancel()
         for task in (self._watching, self._observing):
             if task is not None:
                 task.cancel()
@@ -304,6 +319,8 @@ class Upstream:
         environment = self.environment.id if self.environment is not None else None
         now = (environment, self.health.good(), self.draining, self.models)
         if now != self._told:
+            if now[:1] != self._told[:1]:
+                self._spacing = _SPACING
             self._told = now
             self._on_change(self.member())
 

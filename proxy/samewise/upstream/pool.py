@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from samewise.ports import Call, Exchange, Member, UpstreamFailed
 from samewise.upstream.address import base_url
 from samewise.upstream.member import Upstream
-from samewise.upstream.options import UpstreamOptions
 from samewise.upstream.strategy import Strategy
 
 _START = 1.0
@@ -16,13 +15,13 @@ _START = 1.0
 
 
 class Pool:
-    """Implements `ports.Engine`. Runs on one event loop; `start` it there, and `close` it.
+    """Implements `ports.Engine` and `ports.Roster`. Runs on one event loop; `start` it there, and `close` it.
 
     A request that can't have reached an upstream (no connection) is tried on the next eligible one, until
     none is left; one that may have run is not repeated.
     """
 
-    def __init__(self, members: Iterable[Upstream], strategy: Strategy, make: Callable[[UpstreamOptions], Upstream]):
+    def __init__(self, members: Iterable[Upstream], strategy: Strategy, make: Callable[[str], Upstream]):
         """`make` builds what `add` adds. Raises ValueError where two members have one URL."""
         self._members: dict[str, Upstream] = {}
         for member in members:
@@ -48,12 +47,12 @@ class Pool:
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await asyncio.gather(*(member.stop() for member in self._members.values()))
 
-    async def add(self, options: UpstreamOptions) -> Member:
+    async def add(self, url: str) -> Member:
         """One more upstream, or an old one that drains no more. Raises ValueError where its URL isn't one."""
-        url = base_url(options.url)
+        url = base_url(url)
         member = self._members.get(url)
         if member is None:
-            member = self._members[url] = self._make(options)
+            member = self._members[url] = self._make(url)
             member.start()
             await self._wait([member])
         else:
