@@ -86,6 +86,10 @@ class Invalidations:
             profile=self.count("profile", profile),
         )
 
+    def since(self, key: str, tags: Iterable[str]) -> int:
+        """The number of the last invalidation of this key or of one of these tags, which no key tells."""
+        return max(self._keys.get(key, 0), *(self._last.get(("tag", tag), 0) for tag in tags), 0)
+
     def ended(self, entry: Entry) -> bool:
         """True where an invalidation of any scope came after what the entry's fill knew."""
         return self.ended_by(entry) > 0

@@ -46,6 +46,8 @@ class Recording:
         self.failure: Exception | None = None
         self.storing: tuple[float, float] | None = None
         """When the store was asked to keep it (monotonic), and for how many seconds."""
+        self.borrowed = False
+        """True where another process asked, and this is what it stored."""
 
     def begin(self, head: Head) -> None:
         """The head has come."""

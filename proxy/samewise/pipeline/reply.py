@@ -33,6 +33,8 @@ async def make(family: Family, plan: Plan, source: Source, marks: Marks, clock: 
 
 async def _coming(family: Family, plan: Plan, source: Coming, marks: Marks, clock: Clock) -> Reply:
     head = await source.follower.begun()
+    if source.recording.borrowed:
+        marks.outcome = "coalesced"
     marks.environment = head.environment or marks.environment
     marks.member = head.member
     fields = fields_of(head, first=marks.outcome != "coalesced")
@@ -53,6 +55,8 @@ async def settled(family: Family, source: Source, marks: Marks, clock: Clock) ->
             return entry.answer
         case Coming(recording, follower):
             head = await follower.begun()
+            if recording.borrowed:
+                marks.outcome = "coalesced"
             answer = await follower.settled()
             marks.environment, marks.member = head.environment or marks.environment, head.member
             if marks.upstream_started is not None:

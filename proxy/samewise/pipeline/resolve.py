@@ -19,7 +19,8 @@ from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Asked
 from samewise.pipeline.control import Control
 from samewise.pipeline.fetch import Fetcher, Question
-from samewise.pipeline.flight import Flights
+from samewise.pipeline.flight import Fill, Flights
+from samewise.pipeline.lead import Leader
 from samewise.pipeline.nearest import told
 from samewise.pipeline.source import Coming, Given, Source
 from samewise.ports import Call, Clock, Found, Store, StoreUnavailable, Trace
@@ -39,6 +40,7 @@ class Resolver:
         mode: Mode,
         on_hit: Callable[[Entry, Plan, Trace | None], None] | None = None,
         nearest: Callable[[Plan], Awaitable[Nearest | None]] | None = None,
+        leader: Leader | None = None,
     ) -> None:
         self._store = store
         self._fetcher = fetcher
@@ -48,6 +50,7 @@ class Resolver:
         self._mode = mode
         self._on_hit = on_hit
         self._nearest = nearest
+        self._leader = leader
 
     async def resolve(
         self, asked: Asked, unit: Unit, marks: Marks, divert: Callable[[], Asked | None] = lambda: None
@@ -129,11 +132,20 @@ class Resolver:
         question = self._question(asked, units, marks, keep=True)
         recording, follower = self._flights.begin(
             key,
-            lambda recording: self._fetcher.fill(question, recording),
+            self._fill(question, key, marks),
             tags=asked.plan.controls.tags,
             trace=asked.ask.trace,
         )
         return Coming(recording, follower)
+
+    def _fill(self, question: Question, key: str, marks: Marks) -> Fill:
+        """What was looked for and simply isn't there is asked for by one process alone."""
+        leader = self._leader
+        alone = len(question.units) > 1 or question.units[0].key != key
+        if leader is None or marks.reason is not None or self._mode != "on" or alone:
+            return functools.partial(self._fetcher.fill, question)
+        since = self._control.invalidations.since(key, question.plan.controls.tags)
+        return functools.partial(leader.fill, question, key=key, since=since)
 
     def alone(self, asked: Asked, units: Sequence[Unit], marks: Marks, *, keep: bool) -> Source:
         """A fetch for this caller alone; where nothing is kept it ends with the caller."""

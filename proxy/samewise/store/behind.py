@@ -35,6 +35,7 @@ class WriteBehind:
         self._writing: dict[str, Entry] = {}
         self._busy: set[str] = set()
         self._bytes = 0
+        self._watched: dict[str, asyncio.Future[None]] = {}
         self._writers: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -67,7 +68,14 @@ class WriteBehind:
         if entry is None:
             return seen
         self._bytes -= cost_of(entry)
+        self._tell(key)
         return True
+
+    async def written(self, key: str) -> None:
+        """Return when nothing of this key waits."""
+        while key in self._waiting or key in self._busy:
+            watched = self._watched.setdefault(key, asyncio.get_running_loop().create_future())
+            await asyncio.shield(watched)
 
     async def flush(self) -> None:
         """Return when nothing waits."""
@@ -91,3 +99,9 @@ class WriteBehind:
                 self._busy.discard(key)
                 if self._writing.get(key) is entry:
                     del self._writing[key]
+                self._tell(key)
+
+    def _tell(self, key: str) -> None:
+        watched = self._watched.pop(key, None)
+        if watched is not None:
+            watched.set_result(None)

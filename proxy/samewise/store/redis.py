@@ -3,7 +3,8 @@
 Keys are `samewise:NAMESPACE:e:{KEY}` (entries) and `samewise:NAMESPACE:f:{KEY}` (fences); the braces
 keep both in one slot of a Cluster. Commands that an ACL user needs: GET SET UNLINK PING SCAN EVAL
 EVALSHA, and RPUSH LRANGE LLEN DEL HGET HSET HDEL HMGET ZADD ZCARD ZPOPMIN ZREVRANGE INCR for
-journal and records, on `~samewise:NAMESPACE:*`.
+journal and records, EXISTS PUBLISH SUBSCRIBE for leases, on `~samewise:NAMESPACE:*` and
+`&samewise:NAMESPACE:*`.
 """
 
 from __future__ import annotations
@@ -122,6 +123,10 @@ class RedisStore:
 
     async def flush(self) -> None:
         await self._behind.flush()
+
+    async def written(self, key: str) -> None:
+        """Return when what was put under this key is on the server, or will not be."""
+        await self._behind.written(key)
 
     async def close(self) -> None:
         """Write what waits, for as long as the server answers; then close the connections."""

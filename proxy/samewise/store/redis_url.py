@@ -139,6 +139,21 @@ def connect(target: Target, timeout: float) -> tuple[Client, Sequence[Client]]:
     return cast("Client", Redis.from_pool(pool)), ()
 
 
+def listener(target: Target) -> Redis:
+    """A client of its own for pub/sub, which waits for as long as nothing is said. Any node of a Cluster will do."""
+    settings: dict[str, Any] = {**target.options, "socket_connect_timeout": _CONNECT, "socket_keepalive": True}
+    settings |= {"protocol": 2, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+    if target.scheme == "redis+sentinel":
+        bounds = {"socket_timeout": _CONNECT, "socket_connect_timeout": _CONNECT, "protocol": 2}
+        watch: Any = Sentinel(target.hosts, sentinel_kwargs=bounds | target.sentinel, **settings)  # type: ignore[no-untyped-call]
+        return cast("Redis", watch.master_for(target.service))
+    if target.scheme == "unix":
+        settings.pop("socket_keepalive")
+        return Redis(unix_socket_path=target.path, **settings)
+    host, port = target.hosts[0]
+    return Redis(host=host, port=port, ssl=settings.pop("ssl", target.scheme == "rediss"), **settings)
+
+
 def _options(query: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, (value, *_) in parse_qs(query, keep_blank_values=True).items():

@@ -147,8 +147,8 @@ class Telemetry:
         return {
             "requests": outcomes,
             "rate": {outcome: round(rate, 3) for outcome, rate in rates.items()},
-            "hit_ratio": _ratio(outcomes),
-            "hit_ratio_last_minute": _ratio(rates),
+            "hit_ratio": hit_ratio(outcomes),
+            "hit_ratio_last_minute": hit_ratio(rates),
             "tokens": {kind: int(snapshot.value("samewise.tokens", kind=kind)) for kind in kinds},
             "inflight": int(snapshot.value("samewise.inflight")),
             "verifications": {
@@ -214,7 +214,7 @@ def _told(trace: Trace, record: Record) -> dict[str, Any]:
     }
 
 
-def _ratio(outcomes: Mapping[str, float]) -> float | None:
+def hit_ratio(outcomes: Mapping[str, float]) -> float | None:
     """Answers that took no upstream call of their own, of all that could have."""
     saved = outcomes.get("hit", 0) + outcomes.get("coalesced", 0)
     all_of_them = saved + outcomes.get("miss", 0) + outcomes.get("refresh", 0)

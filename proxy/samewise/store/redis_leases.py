@@ -1,0 +1,172 @@
+"""Leases of all proxies on one Redis: a token set where there is none, and word of its end by pub/sub.
+
+Every process that holds leases says so on the channel a few times a second. One that fell silent is
+dead to those who wait for it, and the first of them takes its lease over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+
+from samewise.ports import StoreUnavailable, Turn
+from samewise.store import redis_url
+from samewise.store.redis import prefix
+from samewise.store.redis_link import RedisLink
+from samewise.store.redis_script import Script
+
+BEAT = 0.2
+"""Seconds between two signs of life of a process that holds leases."""
+SILENCE = 0.8
+"""Seconds without one after which it is dead."""
+LONGEST = 3_600_000
+"""Milliseconds after which a lease ends by itself."""
+_RETRY = 0.5
+
+_TAKE = Script("""
+if redis.call('EXISTS', KEYS[2]) == 1 then return 'landed' end
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 'mine' end
+return redis.call('GET', KEYS[1])
+""")
+_TAKE_OVER = Script("""
+if redis.call('GET', KEYS[1]) ~= ARGV[3] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+""")
+_RELEASE = Script("""
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('UNLINK', KEYS[1]) end
+return redis.call('PUBLISH', ARGV[2], ARGV[3])
+""")
+
+
+class RedisLeases:
+    """`written` returns when what was put under a key is on the server, or will not be."""
+
+    def __init__(self, link: RedisLink, *, namespace: str, written: Callable[[str], Awaitable[None]]) -> None:
+        self._link = link
+        self._prefix = prefix(namespace)
+        self._written = written
+        self._process = secrets.token_hex(8)
+        self._held: dict[str, str] = {}
+        self._ends: dict[str, set[asyncio.Future[bool]]] = {}
+        self._heard: dict[str, float] = {}
+        self._count = 0
+        self._listens = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def open(self) -> None:
+        """Listen from now on. Until the server can be heard, every turn is free."""
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._beat())]
+
+    async def turn(self, key: str, since: int) -> Turn:
+        if not self._listens:
+            return "free"
+        lease = self._lease(key, since)
+        self._count += 1
+        token = f"{self._process}:{self._count}"
+        end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._ends.setdefault(lease, set()).add(end)
+        try:
+            reply = await _TAKE.run(self._link, (lease, self._entry(key)), (token, LONGEST), operation="lease")
+            if reply == b"landed":
+                return "landed"
+            if reply != b"mine" and not await self._follow(lease, token, reply, end):
+                return "landed" if end.result() else "free"
+            self._held[lease] = token
+            return "mine"
+        except StoreUnavailable:
+            return "free"
+        finally:
+            ends = self._ends[lease]
+            ends.discard(end)
+            if not ends:
+                del self._ends[lease]
+
+    async def release(self, key: str, since: int, *, stored: bool) -> None:
+        lease = self._lease(key, since)
+        if stored:
+            await self._written(key)
+        token = self._held.pop(lease, None)
+        if token is None:
+            return
+        with contextlib.suppress(StoreUnavailable):
+            words = (token, self._channel, f"{int(stored)}{lease}")
+            await _RELEASE.run(self._link, (lease,), words, operation="lease")
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _follow(self, lease: str, token: str, holder: bytes, end: asyncio.Future[bool]) -> bool:
+        """False when the holder said that it is done; True when it fell silent and the lease is ours."""
+        while True:
+            process = holder.decode().partition(":")[0]
+            heard = self._heard.setdefault(process, time.monotonic())
+            left = heard + SILENCE - time.monotonic()
+            if left > 0 and self._listens:
+                await asyncio.wait((end,), timeout=left)
+            if end.done():
+                return False
+            if not self._listens:
+                raise StoreUnavailable("refused")
+            if self._heard.get(process, 0) + SILENCE > time.monotonic():
+                continue
+            words = (token, LONGEST, holder)
+            if await _TAKE_OVER.run(self._link, (lease,), words, operation="lease"):
+                return True
+            found = await self._link.call("GET", lease, operation="lease")
+            if not isinstance(found, bytes):
+                raise StoreUnavailable("released")
+            holder = found
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            if self._held:
+                with contextlib.suppress(StoreUnavailable):
+                    await self._link.call("PUBLISH", self._channel, f"h{self._process}", operation="lease")
+
+    async def _listen(self) -> None:
+        while True:
+            client = redis_url.listener(self._link.target)
+            with contextlib.suppress(Exception):
+                async with client.pubsub() as channel:
+                    await channel.subscribe(self._channel)
+                    async for message in channel.listen():
+                        if message["type"] == "subscribe":
+                            self._listens = True
+                        else:
+                            self._hear(message["data"].decode())
+            self._listens = False
+            for ends in self._ends.values():
+                for end in ends:
+                    if not end.done():
+                        end.set_result(False)
+            with contextlib.suppress(Exception):
+                await client.aclose()
+            await asyncio.sleep(_RETRY)
+
+    def _hear(self, said: str) -> None:
+        if said[0] == "h":
+            self._heard[said[1:]] = time.monotonic()
+            if len(self._heard) > 4096:
+                oldest = min(self._heard, key=self._heard.__getitem__)
+                del self._heard[oldest]
+            return
+        for end in self._ends.get(said[1:], ()):
+            if not end.done():
+                end.set_result(said[0] == "1")
+
+    @property
+    def _channel(self) -> str:
+        return f"{self._prefix}:leases"
+
+    def _lease(self, key: str, since: int) -> str:
+        return f"{self._prefix}:l:{{{key}}}:{since}"
+
+    def _entry(self, key: str) -> str:
+        return f"{self._prefix}:e:{{{key}}}"

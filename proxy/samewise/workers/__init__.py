@@ -1,0 +1,1 @@
+"""Several processes that serve as one: a supervisor, and what the workers tell each other."""
