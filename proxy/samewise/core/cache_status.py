@@ -16,7 +16,7 @@ _MAX_INTEGER = 10**15 - 1
 
 
 class CacheStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of the list. `fwd` None means a hit.
+    """One member of the list. `fwd` None means a hit, or with `refused` a response that the cache itself made.
 
     `fwd_status` is worth saying where the upstream's status is not the response's, or is an error;
     `ttl` is the freshness that is left in seconds, negative where stale.
@@ -29,13 +29,14 @@ class CacheStatus(msgspec.Struct, frozen=True, kw_only=True):
     collapsed: bool = False
     key: str | None = None
     detail: str | None = None
+    refused: bool = False
 
 
 def render(status: CacheStatus, *, cache: str = "samewise", received: str = "") -> str:
     """The header's value; `received` is what an upstream cache said, and comes first (RFC 9211, section 2)."""
     parts = [_item(cache)]
     if status.fwd is None:
-        parts.append("hit")
+        parts += [] if status.refused else ["hit"]
     else:
         parts.append(f"fwd={status.fwd}")
         if status.fwd_status is not None:

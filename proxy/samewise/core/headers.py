@@ -47,6 +47,13 @@ def of_response(headers: Iterable[tuple[str, str]]) -> Headers:
     return tuple((name, value) for name, value in _end_to_end(headers) if name not in _REPLACED)
 
 
+def size(headers: Headers) -> Headers:
+    """How long the body is, where that is told of a body that is in no coding: the answer to HEAD."""
+    if any(name == "content-encoding" for name, _ in headers):
+        return ()
+    return tuple(field for field in headers if field[0] == "content-length")
+
+
 def replayable(headers: Headers) -> Headers:
     """The fields of a response that any later caller may get too: nothing that names or admits one caller."""
     return tuple(

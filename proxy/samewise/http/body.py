@@ -3,28 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from samewise.core.errors import ProxyError
 
+CODINGS = frozenset({"gzip", "deflate", "br", "zstd"})
+"""Content codings that are taken off while a body is read."""
+
 
 async def read(request: web.BaseRequest, limit: int) -> bytes:
-    """All bytes, decoded. Raises ProxyError 413 above `limit` bytes, before and after decompression."""
+    """All bytes, decoded. Raises ProxyError as `pieces` does."""
+    return b"".join([piece async for piece in pieces(request, limit)])
+
+
+async def pieces(request: web.BaseRequest, limit: int) -> AsyncIterator[bytes]:
+    """The bytes as they come, decoded; a client that waits to be asked for them is asked (RFC 9110 section 10.1.1).
+
+    Raises ProxyError: 413 above `limit` bytes, before and after decompression; 400 where what comes is not framed
+    or coded as its head says.
+    """
     if request.content_length is not None and request.content_length > limit:
         raise too_large(limit)
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
-    chunks: list[bytes] = []
     size = 0
-    async for chunk in request.content.iter_any():
-        size += len(chunk)
-        if size > limit:
-            raise too_large(limit)
-        chunks.append(chunk)
-    return b"".join(chunks)
+    try:
+        async for chunk in request.content.iter_any():
+            size += len(chunk)
+            if size > limit:
+                raise too_large(limit)
+            yield chunk
+    except RequestPayloadError as error:
+        message = "the body is not what its Content-Encoding or Transfer-Encoding says"
+        raise ProxyError(400, message, code="bad_body") from error
+
+
+class Upload:
+    """The body on its way to somewhere else. `failure` is what was wrong with it, if anything."""
+
+    def __init__(self, request: web.BaseRequest, limit: int) -> None:
+        self._request = request
+        self._limit = limit
+        self.failure: ProxyError | None = None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The bytes as they come. Raises ProxyError."""
+        try:
+            async for piece in pieces(self._request, self._limit):
+                yield piece
+        except ProxyError as error:
+            self.failure = error
+            raise
+
+
+def coding(request: web.BaseRequest) -> str | None:
+    """The content coding that is still on the body when it is read; None where there is none."""
+    value = request.headers.get("Content-Encoding", "").strip().lower()
+    return None if value in CODINGS or value in {"", "identity"} else value
 
 
 async def there(request: web.BaseRequest) -> None:

@@ -178,6 +178,14 @@ class DataPort:
         kind = incoming.headers.get("Content-Type")
         if kind is not None and "json" not in kind.lower():
             raise ProxyError(415, f"the content type must be application/json, not {kind}", code="unsupported_media")
+        if (coding := body.coding(incoming)) is not None:
+            known = ", ".join(sorted(body.CODINGS))
+            raise ProxyError(
+                415,
+                f"the content coding must be one of {known}, not {coding}",
+                code="unsupported_coding",
+                headers=(("accept-encoding", known),),
+            )
         value = request.parse(raw)
         return Ask(
             family=family,
@@ -195,27 +203,33 @@ class DataPort:
     ) -> web.StreamResponse:
         """What is not of a cached family goes as it is, and comes back as it is."""
         account.marks.reason = Reason.UNCACHED_PATH
+        upload = body.Upload(incoming, self._max_body)
         sent: bytes | AsyncIterator[bytes] = b""
         if caller.key is not None and caller.key.restricted and incoming.method not in _SAFE:
             sent = await body.read(incoming, self._max_body)
             self._gate.check_model(caller.key, _model(sent))
         elif incoming.body_exists:
-            sent = _upload(incoming, self._max_body)
+            sent = upload.pieces()
+        coding = body.coding(incoming)
         call = Call(
             method=incoming.method,
             path=incoming.raw_path,
             body=sent,
-            headers=headers.of_request(self._gate.travelling(fields)),
+            headers=(
+                *headers.of_request(self._gate.travelling(fields)),
+                *([("content-encoding", coding)] if coding is not None else ()),
+            ),
         )
+        account.marks.forward = "bypass"
         try:
             exchange = await self._engine.open(call)
         except UpstreamFailed as failure:
-            raise upstream_error(failure) from failure
+            raise upload.failure or upstream_error(failure) from failure
         try:
             account.marks.environment, account.marks.member = exchange.environment, exchange.member
             own = render.marks(account, exchange.status)
             response = web.StreamResponse(status=exchange.status)
-            response.headers.extend((*headers.of_response(exchange.headers), *own))
+            response.headers.extend((*headers.of_response(exchange.headers), *headers.size(exchange.headers), *own))
             await response.prepare(incoming)
             account.first_byte()
             async for chunk in exchange.chunks():
@@ -229,15 +243,6 @@ class DataPort:
             return response
         finally:
             await exchange.close()
-
-
-async def _upload(incoming: web.BaseRequest, limit: int) -> AsyncIterator[bytes]:
-    size = 0
-    async for chunk in incoming.content.iter_any():
-        size += len(chunk)
-        if size > limit:
-            raise body.too_large(limit)
-        yield chunk
 
 
 def _model(raw: bytes) -> str:

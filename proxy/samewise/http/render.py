@@ -50,7 +50,8 @@ def marks(account: Account, status: int) -> list[tuple[str, str]]:
 def _cache_status(account: Account, status: int, *, hit: bool) -> str:
     return cache_status.render(
         CacheStatus(
-            fwd=None if hit else (account.marks.forward or "bypass"),
+            fwd=None if hit else account.marks.forward,
+            refused=not hit,
             fwd_status=status if not hit and status >= _ERROR and account.marks.member is not None else None,
             ttl=account.marks.ttl if hit else None,
             stored=account.marks.stored,

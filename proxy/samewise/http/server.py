@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from samewise.core.errors import ProxyError
 from samewise.http.framing import Framing
 from samewise.http.hot import Hot, HotAnswers
 
+_log = logging.getLogger("samewise.http")
+
 MAX_HEADER = 64 * 1024
 """Bytes of one header line, and of the request line."""
+
+MAX_HEADERS = 200
+"""Header lines of one request."""
 
 KEEPALIVE = 75.0
 """Seconds that an idle connection is kept."""
@@ -68,24 +76,40 @@ class Protocol(RequestHandler):
         if self._hot is not None and whole is not None and not self._messages:
             self._hot.remember_request(*whole, answer)
 
+    def log_exception(self, *args: Any, **options: Any) -> None:
+        """What is wrong with a client's bytes is told to the client alone."""
+        if not isinstance(options.get("exc_info"), RequestPayloadError):
+            super().log_exception(*args, **options)
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """400 or 431 for what is no HTTP, 500 for a fault of ours; the connection ends after it."""
-        super().handle_error(request, status, exc, message)
-        too_long = "too long" in str(exc) or "too long" in (message or "")
         if status == 400:
-            text = "a header is too long" if too_long else "the request is not valid HTTP/1.1"
-            error = ProxyError(431 if too_long else 400, text, code="bad_http")
+            error = _not_http(exc)
+            _log.info("refused a request: %s (%s)", error.message, type(exc).__name__)
         else:
+            super().handle_error(request, status, exc, message)
             error = ProxyError(status, "the proxy failed to handle this request; its log says why", code="internal")
         response = web.Response(
             status=error.status,
             body=error.body(),
-            headers={"Content-Type": "application/json", "x-samewise-cache": "ERROR"},
+            headers={
+                "Content-Type": "application/json",
+                "x-request-id": secrets.token_hex(16),
+                "x-samewise-cache": "ERROR",
+                "x-samewise-reason": error.reason,
+            },
         )
         response.force_close()
         return response
+
+
+def _not_http(exc: BaseException | None) -> ProxyError:
+    if isinstance(exc, LineTooLong) or "Too many headers" in str(exc):
+        text = f"the request line or a header is larger than {MAX_HEADER} bytes, or there are more than {MAX_HEADERS}"
+        return ProxyError(431, text, code="headers_too_large")
+    return ProxyError(400, "the request is not valid HTTP/1.1", code="bad_http")
 
 
 def make_server(handler: Handler, hot: HotAnswers | None = None) -> web.Server:
@@ -100,6 +124,7 @@ def make_server(handler: Handler, hot: HotAnswers | None = None) -> web.Server:
         handler_cancellation=True,
         max_line_size=MAX_HEADER,
         max_field_size=MAX_HEADER,
+        max_headers=MAX_HEADERS,
         access_log=None,
         keepalive_timeout=KEEPALIVE,
         auto_decompress=True,

@@ -36,6 +36,8 @@ class Several:
             else:
                 made = await self._each(asked, trails, sources)
         except UpstreamFailed as failure:
+            marks.gather(trails)
+            marks.forward = next((trail.forward for trail in trails if trail.forward), None)
             _leave(sources)
             raise reply.upstream_error(failure) from failure
         except BaseException:
