@@ -1,0 +1,1 @@
+"""Bounded scenarios that measure what the documentation claims: `python -m loadtest NAME`."""

@@ -1,0 +1,26 @@
+"""`python -m loadtest NAME [ARGS]`: each scenario is a module with `main(argv) -> exit code`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+SCENARIOS = {
+    "drift": "loadtest.drift",
+}
+"""Names and modules, in the order in which they are listed."""
+
+
+def main(argv: list[str]) -> int:
+    """Run one scenario; without a name, list them."""
+    if not argv or argv[0] not in SCENARIOS:
+        for name, module in SCENARIOS.items():
+            first = (import_module(module).__doc__ or "").partition("\n")[0]
+            print(f"{name:12} {first}")
+        return 2 if argv and argv[0] not in ("-h", "--help") else 0
+    scenario = import_module(SCENARIOS[argv[0]])
+    return int(scenario.main(argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""Streams several completions at once, and does something at the twentieth token of the first that gets there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import aiohttp
+
+from loadtest.drift.figures import Output
+
+AT = 20
+"""Tokens after which the update comes."""
+COLD, WARM = 0.7, 1.2
+TOKENS = 96
+_PROMPTS = (
+    "The old clock",
+    "My sister repairs",
+    "Every student",
+    "In the morning",
+    "A small bird counts",
+    "By the sea",
+)
+
+
+def questions(model: str, count: int, **members: Any) -> list[dict[str, Any]]:
+    """Requests that differ in prompt and seed, and end after exactly `TOKENS` tokens."""
+    same = {"model": model, "max_tokens": TOKENS, "ignore_eos": True, "return_token_ids": True, "logprobs": 0}
+    return [{**same, "prompt": _PROMPTS[at % len(_PROMPTS)], "seed": 1000 + at, **members} for at in range(count)]
+
+
+async def run(
+    base_url: str, bodies: Sequence[dict[str, Any]], update: Callable[[], Awaitable[object]] | None = None
+) -> list[Output]:
+    """The answers to all, asked at once. `update` is called once, while they run."""
+    reached = asyncio.Event()
+    limits = aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits) as session:
+        answers = [asyncio.create_task(_answer(session, base_url, body, reached)) for body in bodies]
+        if update is not None:
+            await reached.wait()
+            await update()
+            if all(answer.done() for answer in answers):
+                raise RuntimeError("the update came after all answers had ended: ask for more tokens")
+        return list(await asyncio.gather(*answers))
+
+
+async def _answer(
+    session: aiohttp.ClientSession, base_url: str, body: dict[str, Any], reached: asyncio.Event
+) -> Output:
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    async with session.post(f"{base_url}/completions", json={**body, "stream": True}) as response:
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {await response.text()}")
+        async for line in response.content:
+            data = line.strip().removeprefix(b"data: ")
+            if not data or data == b"[DONE]":
+                continue
+            for choice in json.loads(data).get("choices", []):
+                tokens += choice.get("token_ids") or []
+                logprobs += (choice.get("logprobs") or {}).get("token_logprobs") or []
+            if len(tokens) >= AT:
+                reached.set()
+    if len(tokens) != TOKENS or len(logprobs) != TOKENS:
+        raise RuntimeError(f"an answer has {len(tokens)} tokens and {len(logprobs)} log-probabilities, not {TOKENS}")
+    return Output(tuple(tokens), tuple(logprobs))
