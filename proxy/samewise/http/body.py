@@ -74,10 +74,12 @@ async def there(request: web.BaseRequest) -> None:
             await request.content.wait_eof()
 
 
-def at_once(request: web.BaseRequest) -> bytes | None:
-    """All bytes, where they have all come already; None where some are still to come. Takes them."""
+def at_once(request: web.BaseRequest, limit: int) -> bytes | None:
+    """All bytes, where they have all come already, up to `limit`; takes them. None, and takes nothing, where not."""
     content = request.content
-    return content.read_nowait() if content.is_eof() and content.exception() is None else None
+    if not content.is_eof() or content.exception() is not None or content.total_bytes > limit:
+        return None
+    return content.read_nowait()
 
 
 def too_large(limit: int) -> ProxyError:

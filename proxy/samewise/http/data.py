@@ -138,8 +138,8 @@ class DataPort:
             return None
         if (incoming.content_length or 0) <= MAX_REMEMBERED and "Expect" not in incoming.headers:
             await body.there(incoming)
-        raw = body.at_once(incoming)
-        if raw is None or len(raw) > self._max_body:
+        raw = body.at_once(incoming, self._max_body)
+        if raw is None:
             return None
         getall = incoming.headers.getall
         question = (incoming.raw_path, *[tuple(getall(name, ())) for name in MATTERS], raw)
