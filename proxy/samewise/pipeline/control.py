@@ -65,6 +65,8 @@ class Control:
         self.invalidations = Invalidations()
         self.number = 0
         """The last event taken in."""
+        self.ready = False
+        """True once the journal was read to its end: before that nobody may decide what is for all."""
         self.generation = 0
         """Advances with everything that may change what a request means or whether an entry is still right."""
 
@@ -126,9 +128,12 @@ class Control:
         """True where an invalidation came after what the entry's fill knew."""
         return self.invalidations.ended(entry)
 
-    def use_keys(self, keys: Sequence[Key]) -> None:
-        """The settings name these keys from now on: every right to an answer is looked at anew."""
-        self.keyring.configure(keys)
+    def use_keys(self, keys: Sequence[Key], *, guarded: bool = False) -> None:
+        """The settings name these keys from now on: every right to an answer is looked at anew.
+
+        `guarded`: a request needs one even where there is none.
+        """
+        self.keyring.configure(keys, guarded=guarded)
         self.generation += 1
 
     def members_changed(self) -> None:
@@ -170,6 +175,7 @@ class Control:
             if event.number > self.number:
                 self.number = event.number
                 await self._take_in(event)
+        self.ready = True
 
     async def _take_in(self, event: ControlEvent) -> None:
         self.generation += 1

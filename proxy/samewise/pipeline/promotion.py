@@ -54,7 +54,7 @@ class Promoter:
 
     async def step(self) -> None:
         """Do what there is to do now. Raises StoreUnavailable where the journal can't take it."""
-        for model in self._control.rollout.models():
+        for model in self._control.rollout.models() if self._control.ready else ():
             if self._policy == "manual":
                 await self._adopt(model)
             elif self._policy == "verified":

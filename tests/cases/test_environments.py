@@ -1,0 +1,282 @@
+"""Entries belong to what answered: through swaps, rolling updates, canaries, trials and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.cases.conftest import MakeProxy
+from tests.support.mock_backend import MockBackend, Script
+from tests.support.proxy import B0, Proxy, until
+
+OLD, NEW = "a" * 32, "b" * 32
+
+
+def ask(number: int) -> dict[str, Any]:
+    return {**B0, "messages": [{"role": "user", "content": f"question {number}"}]}
+
+
+def named(backend: MockBackend) -> None:
+    """Its answers say which environment made them."""
+    identity = str(backend.manifest["id"])
+    backend.text = lambda body, number: f"{identity} says {body['messages'][0]['content']}"
+
+
+@contextlib.asynccontextmanager
+async def backends(count: int, identity: str = OLD) -> AsyncIterator[list[MockBackend]]:
+    async with contextlib.AsyncExitStack() as stack:
+        found = [await stack.enter_async_context(MockBackend(manifest={"id": identity})) for _ in range(count)]
+        for backend in found:
+            named(backend)
+        yield found
+
+
+def swap(backend: MockBackend, identity: str) -> None:
+    backend.become(identity)
+    named(backend)
+
+
+async def active(proxy: Proxy) -> list[str]:
+    listed = await proxy.admin("GET", "/environments")
+    return [item["id"] for item in listed["items"] if item["active"]]
+
+
+async def test_a_rolling_update_under_load_fails_no_request_and_mixes_no_entries(make_proxy: MakeProxy) -> None:
+    async with backends(3) as three:
+        proxy = await make_proxy(*(each.url for each in three), settings={"environments.poll": "200ms"})
+        wrong: list[Any] = []
+        hits: list[str] = []
+        over = asyncio.Event()
+
+        async def caller(seed: int) -> None:
+            number = seed
+            while not over.is_set():
+                number += 1
+                answered = await proxy.post(ask(number % 40))
+                said = answered.text.split(" ")[0] if answered.status == 200 else ""
+                if answered.status != 200 or answered.text != f"{said} says question {number % 40}":
+                    wrong.append(answered)
+                elif answered.cache == "HIT":
+                    hits.append(said)
+                    if answered.headers["x-samewise-environment"] != said:
+                        wrong.append(answered)
+
+        callers = [asyncio.create_task(caller(seed * 7)) for seed in range(8)]
+
+        async def more_hits(count: int) -> bool:
+            return len(hits) >= count
+
+        await until(lambda: more_hits(50))
+        for at, backend in enumerate(three):
+            if at == 1:  # one of them goes away and comes back as the new one, as a process does
+                port = backend.port
+
+                backend.healthy = False
+                await until(functools.partial(reported_down, proxy, backend.url))
+                await until(functools.partial(is_idle, backend))
+                await backend.stop()
+                swap(backend, NEW)
+                backend.healthy = True
+                await backend.start(port)
+            else:
+                swap(backend, NEW)
+            before = len(hits)
+            await until(functools.partial(more_hits, before + 50))
+        await until(lambda: is_active(proxy, NEW))
+        hits.clear()
+        await until(lambda: more_hits(50))
+        over.set()
+        await asyncio.gather(*callers)
+        assert wrong == []
+        assert set(hits) == {NEW}
+        assert [log for log in proxy.log if "Traceback" in log] == []
+        for backend in three:
+            swap(backend, OLD)
+        await until(lambda: says(proxy, ask(1), OLD))
+        assert (await proxy.post(ask(1))).cache == "HIT"
+
+
+async def is_idle(backend: MockBackend) -> bool:
+    return backend.running == 0
+
+
+async def reported_down(proxy: Proxy, url: str) -> bool:
+    listed = await proxy.admin("GET", "/upstreams")
+    return any(item["url"] == url and not item["healthy"] for item in listed["items"])
+
+
+async def is_active(proxy: Proxy, identity: str) -> bool:
+    return await active(proxy) == [identity]
+
+
+async def says(proxy: Proxy, body: dict[str, Any], identity: str) -> bool:
+    return (await proxy.post(body)).text.startswith(identity)
+
+
+async def seen(proxy: Proxy, identity: str) -> bool:
+    listed = await proxy.admin("GET", "/environments")
+    return any(item["id"] == identity for item in listed["items"])
+
+
+async def test_under_manual_nothing_new_answers_until_it_is_activated_and_a_restart_remembers(
+    make_proxy: MakeProxy,
+) -> None:
+    settings = {"environments.rollout": "manual", "environments.poll": "100ms", "store.url": "sqlite:///entries.db"}
+    async with backends(2) as (one, other):
+        proxy = await make_proxy(one.url, other.url, settings=settings)
+        assert (await proxy.post(ask(0))).text.startswith(OLD)
+        swap(other, NEW)
+        await until(lambda: seen(proxy, NEW))
+        count = other.count
+        for number in range(1, 8):
+            assert (await proxy.post(ask(number))).text.startswith(OLD)
+        assert other.count == count
+        await proxy.admin("POST", f"/environments/{NEW}/activate", {"reason": "the week's release"})
+        answered = await proxy.post(ask(0))
+        assert (answered.cache, answered.text.startswith(NEW)) == ("MISS", True)
+        await proxy.restart()
+        assert await active(proxy) == [NEW]
+        assert (await proxy.post(ask(0))).cache == "HIT"
+        await proxy.admin("POST", f"/environments/{OLD}/activate")
+        hit = await proxy.post(ask(0))
+        assert (hit.cache, hit.text.startswith(OLD)) == ("HIT", True)
+
+
+async def test_the_first_environment_under_manual_stays_active_over_a_restart_in_which_all_changed(
+    make_proxy: MakeProxy,
+) -> None:
+    settings = {"environments.rollout": "manual", "environments.poll": "100ms", "store.url": "sqlite:///entries.db"}
+    async with backends(1) as (one,):
+        one.models = ["m"]
+        proxy = await make_proxy(one.url, settings=settings)
+        first = await proxy.post(ask(0))
+
+        async def recorded() -> bool:
+            return any("environment-activate" in line for line in proxy.log)
+
+        await until(recorded)
+        await proxy.stop()
+        swap(one, NEW)
+        await proxy.start()
+        assert await active(proxy) == [OLD]
+        hit = await proxy.post(ask(0))
+        assert (hit.cache, hit.body) == ("HIT", first.body)
+        served = await proxy.post(ask(1))  # better an answer that is not kept than none
+        assert (served.status, served.reason) == (200, "environment-changed")
+
+
+async def test_an_activation_reaches_every_proxy_on_the_store(make_proxy: MakeProxy, tmp_path: Any) -> None:
+    settings = {"environments.poll": "100ms", "store.url": f"sqlite:///{tmp_path / 'shared.db'}"}
+    async with backends(3) as three:
+        swap(three[2], NEW)
+        one, two = [await make_proxy(*(each.url for each in three), settings=settings) for _ in range(2)]
+        assert await active(one) == await active(two) == [OLD]
+        await one.admin("POST", f"/environments/{NEW}/activate")
+        await until(lambda: is_active(two, NEW), within=1.0)
+        answered = await two.post(ask(0))
+        assert answered.text.startswith(NEW)
+
+
+async def test_under_auto_an_activation_holds_until_most_have_a_third_environment(make_proxy: MakeProxy) -> None:
+    third = "c" * 32
+    async with backends(3) as three:
+        swap(three[2], NEW)
+        proxy = await make_proxy(*(each.url for each in three), settings={"environments.poll": "100ms"})
+        await proxy.admin("POST", f"/environments/{NEW}/activate")
+        assert await active(proxy) == [NEW]
+        for backend in three[:2]:
+            swap(backend, third)
+        await until(lambda: is_active(proxy, third))
+
+
+async def test_a_canary_answers_its_share_of_misses_and_keeps_them_as_its_own(make_proxy: MakeProxy) -> None:
+    settings = {"environments.canary": 0.3, "environments.poll": "100ms"}
+    async with backends(3) as three:
+        proxy = await make_proxy(*(each.url for each in three), settings=settings)
+        known = [(await proxy.post(ask(number))).body for number in range(20)]
+        swap(three[2], NEW)
+        await until(lambda: seen(proxy, NEW))
+        assert [(await proxy.post(ask(number))).body for number in range(20)] == known  # hits stay hits
+        first = [await proxy.post(ask(number)) for number in range(100, 300)]
+        share = [answer.text.startswith(NEW) for answer in first]
+        assert 35 <= sum(share) <= 85
+        assert all(
+            answer.headers["x-samewise-environment"] == (NEW if new else OLD)
+            for answer, new in zip(first, share, strict=True)
+        )
+        again = [await proxy.post(ask(number)) for number in range(100, 300)]
+        assert {answer.cache for answer in again} == {"HIT"}
+        assert [answer.body for answer in again] == [answer.body for answer in first]
+        for backend in three[:2]:
+            swap(backend, NEW)
+        await until(lambda: is_active(proxy, NEW))
+        later = [await proxy.post(ask(number)) for number in range(100, 300)]
+        assert [answer.cache == "HIT" for answer in later] == share
+
+
+async def test_environments_say_what_tells_them_apart(make_proxy: MakeProxy) -> None:
+    async with backends(3) as three:
+        three[2].become(NEW, weights="sha256:" + "1" * 64, extra={"deep": 1})
+        proxy = await make_proxy(*(each.url for each in three))
+        listed = (await proxy.admin("GET", "/environments"))["items"]
+        assert [item["id"] for item in listed] == [OLD, NEW]
+        assert listed[0]["differs"] == []
+        assert listed[1]["differs"] == [
+            {"field": "weights", "active": "sha256:" + "0" * 64, "here": "sha256:" + "1" * 64},
+            {"field": "extra", "here": {"deep": 1}},
+        ]
+        assert (listed[1]["active"], listed[1]["waiting_for"][0]) == (False, "m")
+
+
+async def test_an_observed_environment_says_what_was_seen_and_what_cannot_be(make_proxy: MakeProxy) -> None:
+    async with MockBackend(contract=False) as backend:
+        backend.text = lambda body, number: "the same"
+        backend.models = ["m"]
+        proxy = await make_proxy(backend.url)
+
+        async def known() -> bool:
+            return bool((await proxy.admin("GET", "/environments"))["items"])
+
+        await until(known)
+        (item,) = (await proxy.admin("GET", "/environments"))["items"]
+        assert item["origin"] == "observed"
+        assert {"engine", "models", "probes"} <= set(item["seen"])
+        assert any("weights" in each for each in item["unseen"])
+
+
+@pytest.mark.parametrize("steady", [True, False], ids=["steady", "unsteady"])
+async def test_under_verified_only_what_agrees_with_itself_becomes_active(make_proxy: MakeProxy, steady: bool) -> None:
+    settings = {"environments.rollout": "verified", "environments.poll": "100ms", "environments.trial": 2}
+    async with backends(1) as (one,):
+        one.models = ["m"]
+        one.text = lambda body, number: "always" if steady else f"nonce {number}"
+        proxy = await make_proxy(one.url, settings=settings)
+
+        async def decided() -> bool:
+            items = (await proxy.admin("GET", "/environments"))["items"]
+            return any(each["state"] in {"passed", "failed"} for item in items for each in item["trials"].values())
+
+        await until(decided, within=30)
+        (item,) = (await proxy.admin("GET", "/environments"))["items"]
+        assert item["trials"]["m"]["state"] == ("passed" if steady else "failed")
+        if steady:
+            await until(lambda: is_active(proxy, OLD))
+        answered = await proxy.post(B0)
+        assert (answered.status, answered.reason) == (200, None if steady else "unknown-environment")
+        assert (await proxy.post(B0)).cache == ("HIT" if steady else "BYPASS")
+        await proxy.admin("POST", f"/environments/{OLD}/activate")  # an operator may know better
+        assert await active(proxy) == [OLD]
+
+
+async def test_an_answer_whose_environment_is_another_is_served_and_kept_by_nobody(
+    proxy: Proxy, mb: MockBackend
+) -> None:
+    mb.once(Script(headers={"x-samewise-environment": NEW}))
+    answered = await proxy.post(B0)
+    assert (answered.status, answered.cache, answered.reason) == (200, "MISS", "environment-changed")
+    assert (await proxy.post(B0)).cache == "MISS"
