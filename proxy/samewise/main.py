@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -31,15 +31,18 @@ if TYPE_CHECKING:
     from samewise.core.fingerprint import Environment
     from samewise.core.tenants import Key
     from samewise.http.admin import AdminPort
+    from samewise.http.auth import Gate
     from samewise.http.data import DataPort
+    from samewise.http.guard import Guard
     from samewise.http.health import Health
     from samewise.http.hot import HotAnswers
     from samewise.pipeline.control import Control
     from samewise.pipeline.flight import Flights
+    from samewise.pipeline.keywatch import KeyWatch
     from samewise.pipeline.promotion import Promoter
     from samewise.pipeline.reclaim import Reclaimer
     from samewise.ports import Member, Store
-    from samewise.settings import Settings
+    from samewise.settings import ApiKey, Settings
     from samewise.store.factory import Stores
     from samewise.telemetry.observer import Telemetry
     from samewise.telemetry.together import Together
@@ -374,13 +377,11 @@ def _build(
     from samewise.core.families.registry import BY_NAME, BY_PATH
     from samewise.http import capacity
     from samewise.http.admin import AdminPort
-    from samewise.http.auth import Gate
     from samewise.http.data import DataPort
     from samewise.http.doctor import DoctorRoutes
-    from samewise.http.guard import Guard
     from samewise.http.health import Health
     from samewise.http.hot import HotAnswers
-    from samewise.http.limits import Rates
+    from samewise.http.keys import KeyRoutes
     from samewise.http.transfer import TransferRoutes
     from samewise.pipeline.answer import Answerer
     from samewise.pipeline.control import Control
@@ -445,14 +446,8 @@ def _build(
             on_hit=None,
             limit=settings.store.memory // HOT_SHARE,
         )
-    control.use_keys(_keys(settings))
-    control.salts = _salts(settings)
-    gate = Gate(
-        control.keyring,
-        settings.auth.forward,
-        replaced=all(upstream.api_key for upstream in settings.upstreams),
-        rates=Rates(clock),
-    )
+    keys = _watch_keys(settings, control, telemetry)
+    gate = _gate(settings, clock, control)
     data = DataPort(
         families=BY_PATH,
         answerer=answerer,
@@ -477,23 +472,25 @@ def _build(
         config=masked(settings),
         version=version("samewise"),
     )
+    operations = Operations(control=control, store=store, engine=engine, clock=clock, reclaim=behind)
     admin = AdminPort(
-        operations=Operations(control=control, store=store, engine=engine, clock=clock, reclaim=behind),
+        operations=operations,
         answerer=answerer,
         neighbours=neighbours,
         families=BY_NAME.get,
         sight=sight,
         health=health,
-        guard=Guard(settings.admin.token),
+        guard=_guard(settings, clock, telemetry),
         gate=gate,
         config=masked(settings),
         prometheus=settings.telemetry.prometheus,
         more=(
             DoctorRoutes(doctor),
+            KeyRoutes(control.keyring, operations.revoke_key),
             TransferRoutes(transfer),
         ),
     )
-    background = tuple(each for each in (local, shared, promoter) if each is not None)
+    background = tuple(each for each in (local, shared, promoter, keys) if each is not None)
     return House(control, flights, health, data, admin, hot, background)
 
 
@@ -553,21 +550,58 @@ async def _end(protocols: web.Server, flights: Flights, grace: float) -> None:
             await flights.drain()
 
 
-def _keys(settings: Settings) -> list[Key]:
+def _gate(settings: Settings, clock: SystemClock, control: Control) -> Gate:
+    from samewise.http.auth import Gate
+    from samewise.http.limits import Rates
+
+    replaced = all(upstream.api_key for upstream in settings.upstreams)
+    return Gate(control.keyring, settings.auth.forward, replaced=replaced, rates=Rates(clock))
+
+
+def _guard(settings: Settings, clock: SystemClock, telemetry: Telemetry) -> Guard:
+    from samewise.http.guard import Guard
+    from samewise.http.limits import Rates
+    from samewise.ports import Notice
+
+    def tell(kind: str, detail: dict[str, str]) -> None:
+        telemetry.notice(Notice(kind=kind, detail=detail))
+
+    return Guard(settings.admin.token, rates=Rates(clock), tell=tell)
+
+
+def _keys(keys: Iterable[ApiKey]) -> list[Key]:
     from samewise.core.tenants import Key
 
     return [
         Key(tenant=key.tenant, sha256=key.sha256, models=key.models, share=key.share, per_minute=key.per_minute)
-        for key in settings.auth.keys
+        for key in keys
     ]
 
 
-def _salts(settings: Settings) -> bytes | None:
-    """What tenants' salts are derived from: the same in every proxy with these settings, and known to no client."""
-    if not settings.auth.keys or not settings.auth.salt:
+def _watch_keys(settings: Settings, control: Control, telemetry: Telemetry) -> KeyWatch | None:
+    """Put the keys in force, and watch the file that has more of them. Raises SettingsError."""
+    from samewise.pipeline.keywatch import KeyWatch
+    from samewise.settings import SettingsError, load_keys, stamp
+
+    auth, seen = settings.auth, stamp(settings.auth.file)
+
+    def read() -> list[Key]:
+        try:
+            return _keys((*auth.keys, *load_keys(auth.file)))
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+
+    if not auth.file:
+        control.use_keys(_keys(auth.keys))
+    else:
+        control.use_keys(_keys((*auth.keys, *load_keys(auth.file))), guarded=True)
+    if control.keyring.guarded and auth.salt:
+        known = settings.store.secret or "\n".join(sorted(key.sha256 for key in control.keyring.configured))
+        control.salts = hashlib.sha256(b"samewise salts\n" + known.encode()).digest()
+    if not auth.file:
         return None
-    known = settings.store.secret or "\n".join(sorted(key.sha256 for key in settings.auth.keys))
-    return hashlib.sha256(b"samewise salts\n" + known.encode()).digest()
+    use = functools.partial(control.use_keys, guarded=True)
+    return KeyWatch(stamp=lambda: stamp(auth.file), seen=seen, read=read, use=use, observer=telemetry)
 
 
 def _bind(host: str, port: int, setting: str, *, shared: bool) -> socket.socket:

@@ -17,7 +17,7 @@ from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
 from samewise.core.families.contract import Family
 from samewise.http.auth import CREDENTIALS, Gate
-from samewise.http.guard import Guard, middleware
+from samewise.http.guard import Guard, by, middleware
 from samewise.http.health import Health
 from samewise.pipeline.answer import Answerer
 from samewise.pipeline.ask import Ask
@@ -141,7 +141,7 @@ class AdminPort:
         asked = await _object(request)
         kind = f"upstream-{request.match_info['action']}"
         await self._operations.change_upstream(
-            kind, _text(asked, "url"), by=_by(request), reason=_text(asked, "reason")
+            kind, _text(asked, "url"), by=by(request), reason=_text(asked, "reason")
         )
         return web.json_response({"items": self._operations.upstreams()})
 
@@ -191,7 +191,7 @@ class AdminPort:
 
     async def _delete_entry(self, request: web.Request) -> web.StreamResponse:
         key = request.match_info["key"]
-        done = await self._operations.invalidate("key", key, dry_run=False, by=_by(request), reason="deleted")
+        done = await self._operations.invalidate("key", key, dry_run=False, by=by(request), reason="deleted")
         if not done.matched:
             raise ProxyError(404, f"there is no entry {key}", code="unknown_entry", param="key")
         return web.json_response({"deleted": done.matched})
@@ -208,7 +208,7 @@ class AdminPort:
         if not isinstance(dry_run, bool):
             raise ProxyError(400, "dry_run should be true or false", code="invalid_value", param="dry_run")
         done = await self._operations.invalidate(
-            scope, value or "", dry_run=dry_run, by=_by(request), reason=_text(asked, "reason")
+            scope, value or "", dry_run=dry_run, by=by(request), reason=_text(asked, "reason")
         )
         return web.json_response({name: item for name, item in msgspec.to_builtins(done).items() if item is not None})
 
@@ -227,7 +227,7 @@ class AdminPort:
             request.match_info["name"],
             asked.get("values"),
             match=asked.get("match"),
-            by=_by(request),
+            by=by(request),
             reason=_text(asked, "reason"),
         )
         return web.json_response(profile_view(profile))
@@ -238,7 +238,7 @@ class AdminPort:
             request.match_info["name"],
             asked.get("values"),
             percent=asked.get("percent") or 0,
-            by=_by(request),
+            by=by(request),
             reason=_text(asked, "reason"),
         )
         return web.json_response(profile_view(profile))
@@ -246,14 +246,14 @@ class AdminPort:
     async def _promote(self, request: web.Request) -> web.StreamResponse:
         asked = await _object(request)
         profile = await self._operations.promote(
-            request.match_info["name"], by=_by(request), reason=_text(asked, "reason")
+            request.match_info["name"], by=by(request), reason=_text(asked, "reason")
         )
         return web.json_response(profile_view(profile))
 
     async def _rollback(self, request: web.Request) -> web.StreamResponse:
         asked = await _object(request)
         profile = await self._operations.rollback(
-            request.match_info["name"], by=_by(request), reason=_text(asked, "reason")
+            request.match_info["name"], by=by(request), reason=_text(asked, "reason")
         )
         return web.json_response(profile_view(profile))
 
@@ -261,7 +261,7 @@ class AdminPort:
         asked = await _object(request)
         identity = request.match_info["id"]
         await self._operations.activate(
-            identity, model=_text(asked, "model"), by=_by(request), reason=_text(asked, "reason")
+            identity, model=_text(asked, "model"), by=by(request), reason=_text(asked, "reason")
         )
         return web.json_response({"active": identity})
 
@@ -324,7 +324,3 @@ def _text(asked: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise ProxyError(400, f"{name} should be text", code="invalid_value", param=name)
     return value
-
-
-def _by(request: web.Request) -> str:
-    return request.headers.get("x-samewise-operator") or f"admin@{request.remote}"

@@ -116,6 +116,4 @@ class Gate:
 
     @property
     def _forwards(self) -> bool:
-        return self._forward == "always" or (
-            self._forward == "auto" and not self._keys.guarded and not self._replaced
-        )
+        return self._forward == "always" or (self._forward == "auto" and not self._keys.guarded and not self._replaced)

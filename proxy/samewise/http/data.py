@@ -119,7 +119,7 @@ class DataPort:
             if family is None:
                 return await self._pass_through(incoming, fields, account, caller)
             raw = plain.raw if plain is not None else await body.read(incoming, self._max_body)
-            ask = self._read(incoming, family, fields, account, raw, caller)
+            ask = self._read(incoming, family, fields, account, raw=raw, caller=caller)
             model = ask.value.get("model")
             self._gate.check_model(caller.key, model if isinstance(model, str) else "")
             reply = await self._answerer.answer(ask, account.marks)
@@ -172,6 +172,7 @@ class DataPort:
         family: Family,
         fields: Headers,
         account: Account,
+        *,
         raw: bytes,
         caller: Caller,
     ) -> Ask:

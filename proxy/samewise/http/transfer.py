@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import StreamReader, web
 
 from samewise.core.errors import ProxyError
+from samewise.http.guard import by
 from samewise.pipeline.transfer import Filters, Transfer
 from samewise.ports import StoreUnavailable
 
@@ -55,8 +56,7 @@ class TransferRoutes:
         return response
 
     async def _import(self, request: web.Request) -> web.StreamResponse:
-        by = request.headers.get("x-samewise-operator") or f"admin@{request.remote}"
-        done = await self._transfer.take(_lines(request.content), ttl=_ttl(request.query.get("ttl")), by=by)
+        done = await self._transfer.take(_lines(request.content), ttl=_ttl(request.query.get("ttl")), by=by(request))
         return web.json_response(msgspec.to_builtins(done))
 
 

@@ -17,16 +17,13 @@ REVOKE = "key-revoke"
 class Keyring:
     """The keys in force. A revoked one stays out, whatever the settings say later."""
 
-    def __init__(self, configured: Sequence[Key] = ()) -> None:
-        self._configured = tuple(configured)
+    def __init__(self) -> None:
+        self._configured: tuple[Key, ...] = ()
         self._revoked: set[str] = set()
-        self.keys: tuple[Key, ...] = self._configured
+        self.keys: tuple[Key, ...] = ()
         """What a request may show."""
-
-    @property
-    def guarded(self) -> bool:
+        self.guarded = False
         """True where a request needs a key; so it stays when the last one is revoked."""
-        return bool(self._configured)
 
     @property
     def configured(self) -> tuple[Key, ...]:
@@ -37,9 +34,10 @@ class Keyring:
         """True where an operator took it away."""
         return key.sha256.lower() in self._revoked
 
-    def configure(self, keys: Sequence[Key]) -> None:
-        """The settings say something else from now on."""
+    def configure(self, keys: Sequence[Key], *, guarded: bool = False) -> None:
+        """The settings name these keys from now on. `guarded`: a request needs one even where there are none."""
         self._configured = tuple(keys)
+        self.guarded = guarded or bool(self._configured)
         self._fold()
 
     def apply(self, happened: ControlEvent) -> None:

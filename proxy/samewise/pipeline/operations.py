@@ -10,7 +10,7 @@ import msgspec
 from samewise.core import sampling
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
-from samewise.pipeline import environments, fleet, invalidate, profiles, rollout
+from samewise.pipeline import environments, fleet, invalidate, keyring, profiles, rollout
 from samewise.pipeline.control import Control
 from samewise.pipeline.invalidate import Scope
 from samewise.pipeline.profiles import Profile, UnknownProfile
@@ -193,6 +193,10 @@ class Operations:
         await self._record(
             rollout.ACTIVATE, identity, rollout.activation(known[identity], model, standing), by=by, reason=reason
         )
+
+    async def revoke_key(self, sha256: str, *, by: str) -> None:
+        """No request with this key is let in any more, by any proxy on the store."""
+        await self._record(keyring.REVOKE, sha256, {}, by=by, reason="")
 
     async def _record(self, kind: str, subject: str, values: Mapping[str, Any], *, by: str, reason: str) -> None:
         event = ControlEvent(

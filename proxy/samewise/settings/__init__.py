@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from samewise.settings.keys import load_keys, stamp
 from samewise.settings.load import Settings, SettingsError, load
 from samewise.settings.sections import (
     Admin,
@@ -44,5 +45,7 @@ __all__ = [
     "flat",
     "is_loopback",
     "load",
+    "load_keys",
     "masked",
+    "stamp",
 ]

@@ -88,7 +88,7 @@ def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> 
     file may refer to a variable as `${NAME}`; `$$` is a dollar sign.
     """
     path = config if config is not None else DEFAULT_FILE if DEFAULT_FILE.is_file() else None
-    file = _read(path) if path is not None else {}
+    file = read_toml(path) if path is not None else {}
     _check_variables(os.environ)
 
     class Sourced(Settings):
@@ -106,7 +106,7 @@ def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> 
     try:
         settings = Sourced(**_nested(flags or {}))
     except ValidationError as error:
-        raise _explain(error) from None
+        raise explain(error) from None
     except UnreadableVariable as error:
         raise _unreadable(error) from None
     if not settings.upstreams:
@@ -118,7 +118,8 @@ def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> 
     return settings
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file, with the variables that it refers to. Raises SettingsError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -197,7 +198,8 @@ def _is_ours(variable: str, value: str) -> bool:
     return variable != f"{PREFIX}ADMIN_TOKEN" and not value.startswith(("tcp://", "udp://"))
 
 
-def _explain(error: ValidationError) -> SettingsError:
+def explain(error: ValidationError) -> SettingsError:
+    """The first thing that is wrong, in one line."""
     first = error.errors(include_url=False, include_context=False)[0]
     where = [str(step) for step in first["loc"]]
     if first["type"] == "extra_forbidden":

@@ -252,11 +252,15 @@ class ApiKey(Section):
 
 
 class Auth(Section):
-    """Who may ask. No keys: open. `forward`: whether the client's Authorization travels to the upstream;
-    `auto` lets it where there are no keys here and the upstream has none of its own. `salt`: whether requests
-    of tenants carry a `cache_salt` of the tenant's to engines that take one."""
+    """Who may ask. No keys and no file: open. `file` has more keys, and is read again when it changes.
+
+    `forward`: whether the client's Authorization travels to the upstream; `auto` lets it where there are no keys
+    here and the upstream has none of its own. `salt`: whether requests of tenants carry a `cache_salt` of the
+    tenant's to engines that take one.
+    """
 
     keys: tuple[ApiKey, ...] = ()
+    file: str = ""
     forward: Literal["auto", "always", "never"] = "auto"
     salt: bool = True
 
