@@ -16,6 +16,8 @@ from aiohttp import web
 
 DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0}
 ENVIRONMENT = "x-samewise-environment"
+LONGEST = 1 << 20
+"""Bytes of a header line that this backend takes."""
 GENERATES = frozenset(
     {
         "/v1/chat/completions",
@@ -118,7 +120,14 @@ class MockBackend:
     async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=0.1,
+            handler_cancellation=True,
+            max_line_size=LONGEST,
+            max_field_size=LONGEST,
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()

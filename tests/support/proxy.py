@@ -179,7 +179,10 @@ class Proxy:
         self.seconds_to_ready = asyncio.get_running_loop().time() - began
         self._reading = asyncio.create_task(self._read())
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60)
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=60),
+            max_line_size=1 << 20,
+            max_field_size=1 << 20,
         )
 
     async def _read(self) -> None:
