@@ -56,6 +56,8 @@ HOT_SHARE = 8
 
 TRIAL_CONCURRENCY = (1, 8)
 """How many questions of the acceptance are under way at once, where it decides over an environment."""
+CUT = 0.1
+"""Seconds that handlers get to see that they are cut off; none at all would be no limit."""
 TELEMETRY_GRACE = 1.0
 """Seconds that a collector may take at the end to get what is left."""
 
@@ -539,7 +541,7 @@ async def _drain(
     await asyncio.wait({ending, hurrying}, return_when=asyncio.FIRST_COMPLETED)
     for task in (ending, hurrying):
         task.cancel()
-    await protocols.shutdown(0)
+    await protocols.shutdown(CUT)
 
 
 async def _end(protocols: web.Server, flights: Flights, grace: float) -> None:

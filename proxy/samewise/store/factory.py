@@ -26,6 +26,9 @@ from samewise.store.sqlite import SqliteStore
 from samewise.store.sqlite_journal import SqliteJournal, SqliteRecords
 from samewise.store.tiered import TieredStore
 
+LEASE_TIMEOUT = 1.0
+"""Seconds: who waits for an upstream can wait for a lease; a store that is down was noticed before."""
+LEASE_CONNECTIONS = 4
 SCHEMES = ("memory", "sqlite", *redis_url.SCHEMES)
 
 
@@ -189,7 +192,13 @@ async def _open_redis(url: str, common: Common) -> Stores:
     )
     with contextlib.suppress(StoreUnavailable):
         await link.call("PING")
-    leases = RedisLeases(link, namespace=common.namespace, written=behind.written)
+    patient = RedisLink(
+        msgspec.structs.replace(link.target, connections=LEASE_CONNECTIONS),
+        timeout=max(common.timeout, LEASE_TIMEOUT),
+        clock=common.clock,
+        on_notice=ignore,
+    )
+    leases = RedisLeases(patient, namespace=common.namespace, written=behind.written)
     leases.open()
     store, memory = _in_front(behind, common)
     return Stores(

@@ -18,8 +18,7 @@ from samewise.ports import Clock, Found, StoreStatus, StoreUnavailable
 from samewise.store.behind import WriteBehind
 from samewise.store.codec import Codec
 from samewise.store.events import OnNotice
-from samewise.store.fences import Fences
-from samewise.store.memory import fits
+from samewise.store.fences import Admission
 from samewise.store.redis_link import RedisLink
 from samewise.store.redis_script import Script
 
@@ -64,23 +63,20 @@ class RedisStore:
         self._prefix = prefix(namespace)
         self._clock = clock
         self._on_notice = on_notice
-        self._max_entry = max_entry
-        self._fences = Fences()
+        self._admission = Admission(clock, max_entry)
+        self._reading: dict[str, asyncio.Task[Entry | None]] = {}
         self._behind = WriteBehind(self._write, entries=queue)
 
     async def get(self, key: str) -> Found | None:
         entry = self._behind.peek(key)
         if entry is None:
-            data = await self._read(key)
-            entry = None if data is None else await self._decode(key, data)
+            entry = await self._shared(key)
         if entry is None or not entry.fresh(self._clock.now()):
             return None
         return Found(entry, "store")
 
     async def put(self, entry: Entry) -> bool:
-        if not fits(entry, self._max_entry) or not entry.fresh(self._clock.now()):
-            return False
-        if not self._fences.admits(entry.key, entry.began):
+        if not self._admission.admits(entry):
             return False
         if not self._link.available:
             raise self._untaken("circuit-open")
@@ -89,7 +85,8 @@ class RedisStore:
         return True
 
     async def discard(self, key: str, fence: int) -> bool:
-        self._fences.raise_to(key, fence)
+        self._admission.fences.raise_to(key, fence)
+        self._reading.pop(key, None)
         waited = self._behind.withdraw(key)
         names = (self._name("e", key), self._name("f", key))
         gone = await _DISCARD.run(self._link, names, (fence, FENCE_TTL * 1000), operation="discard")
@@ -133,6 +130,25 @@ class RedisStore:
         await self._behind.flush()
         await self._link.close()
 
+    async def _shared(self, key: str) -> Entry | None:
+        """One GET for all who ask for this key at once; what is discarded meanwhile is read anew by who comes after."""
+        reading = self._reading.get(key)
+        if reading is None:
+            reading = asyncio.get_running_loop().create_task(self._look(key))
+            self._reading[key] = reading
+            reading.add_done_callback(lambda done: self._read_by(key, done))
+        return await asyncio.shield(reading)
+
+    async def _look(self, key: str) -> Entry | None:
+        data = await self._read(key)
+        return None if data is None else await self._decode(key, data)
+
+    def _read_by(self, key: str, done: asyncio.Task[Entry | None]) -> None:
+        if self._reading.get(key) is done:
+            del self._reading[key]
+        if not done.cancelled():
+            done.exception()
+
     async def _read(self, key: str) -> bytes | None:
         try:
             data = await self._link.call("GET", self._name("e", key), operation="get")
@@ -159,7 +175,7 @@ class RedisStore:
 
     async def _write(self, entry: Entry) -> bool:
         left = min(entry.created + entry.ttl - self._clock.now(), entry.ttl, _LONGEST)
-        if left <= 0 or not self._fences.admits(entry.key, entry.began):
+        if left <= 0 or not self._admission.fences.admits(entry.key, entry.began):
             return False
         if len(entry.request) + entry.answer.size() > _OFF_LOOP:
             data = await asyncio.to_thread(self._codec.encode, entry)

@@ -43,7 +43,7 @@ return redis.call('PUBLISH', ARGV[2], ARGV[3])
 
 
 class RedisLeases:
-    """`written` returns when what was put under a key is on the server, or will not be."""
+    """`written` returns when what was put under a key is on the server, or will not be. Closes its link."""
 
     def __init__(self, link: RedisLink, *, namespace: str, written: Callable[[str], Awaitable[None]]) -> None:
         self._link = link
@@ -100,6 +100,7 @@ class RedisLeases:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._link.close()
 
     async def _follow(self, lease: str, token: str, holder: bytes, end: asyncio.Future[bool]) -> bool:
         """False when the holder said that it is done; True when it fell silent and the lease is ours."""
