@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from samewise.core.answer import Answer
 from samewise.core.decide import Keep
 from samewise.pipeline.flight import Flights

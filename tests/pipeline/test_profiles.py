@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from samewise.pipeline import profiles
 from samewise.pipeline.profiles import Profiles, UnknownProfile, bucket
 from samewise.ports import ControlEvent

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from samewise.core.answer import Answer, Event
 from samewise.core.decide import Keep
 from samewise.pipeline import recording as module

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from samewise.core.entry import Entry
+from samewise.ports import Clock
+
 
 class Fences:
     """The highest fence of each discarded key, bounded: of those forgotten, the highest holds for every key.
@@ -25,3 +28,25 @@ class Fences:
     def admits(self, key: str, began: int) -> bool:
         """True where no fence of this key is higher than `began`."""
         return began >= self._fences.get(key, self._floor) and began >= self._floor
+
+
+class Admission:
+    """What a store takes: entries that are fresh, no larger than `max_entry` bytes, and behind no fence."""
+
+    def __init__(self, clock: Clock, max_entry: int) -> None:
+        self._clock = clock
+        self._max_entry = max_entry
+        self.fences = Fences()
+
+    def admits(self, entry: Entry) -> bool:
+        """True where the entry may be kept."""
+        return (
+            fits(entry, self._max_entry)
+            and entry.fresh(self._clock.now())
+            and self.fences.admits(entry.key, entry.began)
+        )
+
+
+def fits(entry: Entry, max_entry: int) -> bool:
+    """True where neither the answer's payload nor the request is larger than `max_entry` bytes."""
+    return entry.answer.size() <= max_entry and len(entry.request) <= max_entry

@@ -14,7 +14,7 @@ from samewise.core.answer import Answer
 from samewise.core.entry import Entry
 from samewise.ports import Clock, Found, StoreStatus
 from samewise.store.events import OnNotice, ignore
-from samewise.store.fences import Fences
+from samewise.store.fences import Fences, fits
 
 OVERHEAD = 510
 """Bytes that an entry takes beside its own key, request and answer: its structs, its place in the order."""
@@ -149,11 +149,6 @@ class MemoryStore:
             self._shared.clear()
         shared: _T = self._shared.setdefault(value, value)
         return shared
-
-
-def fits(entry: Entry, max_entry: int) -> bool:
-    """True where neither the answer's payload nor the request is larger than `max_entry` bytes."""
-    return entry.answer.size() <= max_entry and len(entry.request) <= max_entry
 
 
 def cost_of(entry: Entry) -> int:

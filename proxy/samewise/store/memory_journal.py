@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from itertools import islice
@@ -10,35 +9,7 @@ from itertools import islice
 import msgspec
 
 from samewise.ports import ControlEvent
-
-
-class Wake:
-    """Wakes everyone who waits, once for any number of calls; one that comes later waits for the next."""
-
-    def __init__(self) -> None:
-        self._waiters: set[asyncio.Event] = set()
-        self._closed = False
-
-    def wake(self) -> None:
-        for waiter in self._waiters:
-            waiter.set()
-
-    def close(self) -> None:
-        """Ends every `listen`."""
-        self._closed = True
-        self.wake()
-
-    async def listen(self) -> AsyncIterator[None]:
-        """Yields at once, then after each `wake`."""
-        waiter = asyncio.Event()
-        self._waiters.add(waiter)
-        try:
-            while not self._closed:
-                yield
-                await waiter.wait()
-                waiter.clear()
-        finally:
-            self._waiters.discard(waiter)
+from samewise.store.wake import Wake
 
 
 class MemoryJournal:

@@ -7,20 +7,16 @@ older replica, evicted it) gets it back from the proxies that still know it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from samewise.ports import ControlEvent, StoreUnavailable
+from samewise.ports import ControlEvent
 from samewise.store.codec import Codec
-from samewise.store.memory_journal import Wake
 from samewise.store.redis import prefix
 from samewise.store.redis_link import RedisLink
 from samewise.store.redis_script import Script
-
-POLL = 0.25
-"""Seconds between two looks at a journal that others may have written to."""
+from samewise.store.wake import Watch
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ControlEvent)
@@ -62,9 +58,7 @@ class RedisJournal:
         self._link = link
         self._name = f"{prefix(namespace)}:journal"
         self._known: list[bytes] = []
-        self._wake = Wake()
-        self._watch: asyncio.Task[None] | None = None
-        self._seen = 0
+        self._watch = Watch(self._look)
 
     async def append(self, event: ControlEvent) -> ControlEvent:
         data = _encoder.encode(msgspec.structs.replace(event, number=0))
@@ -74,7 +68,7 @@ class RedisJournal:
             number = await _APPEND.run(self._link, (self._name,), (data, 0), operation="journal")
         if number == len(self._known) + 1:
             self._known.append(data)
-        self._wake.wake()
+        self._watch.wake()
         return msgspec.structs.replace(event, number=number)
 
     async def since(self, number: int) -> Sequence[ControlEvent]:
@@ -92,30 +86,18 @@ class RedisJournal:
             self._known[start:] = values
         return [event for event in _numbered(values, start) if event.number > number]
 
-    async def changes(self) -> AsyncIterator[None]:
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._poll())
-        async for _ in self._wake.listen():
-            yield
+    def changes(self) -> AsyncIterator[None]:
+        return self._watch.listen()
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        self._wake.close()
+        self._watch.close()
 
-    async def _poll(self) -> None:
-        while True:
-            await asyncio.sleep(POLL)
-            try:
-                length = await self._link.call("LLEN", self._name, operation="journal")
-                if length < len(self._known):
-                    await self._restore()
-                    length = -1
-            except StoreUnavailable:
-                continue
-            if length != self._seen:
-                self._seen = length
-                self._wake.wake()
+    async def _look(self) -> int:
+        length: int = await self._link.call("LLEN", self._name, operation="journal")
+        if length < len(self._known):
+            await self._restore()
+            return -1
+        return length
 
     async def _from(self, start: int) -> list[bytes]:
         """The raw events after the first `start`, and the one before them, where there is one."""

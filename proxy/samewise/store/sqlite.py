@@ -19,8 +19,8 @@ from samewise.store import sqlite_rows as rows
 from samewise.store.breaker import Breaker
 from samewise.store.codec import Codec
 from samewise.store.events import OnNotice
-from samewise.store.fences import Fences
-from samewise.store.memory import cost_of, fits
+from samewise.store.fences import Admission
+from samewise.store.memory import cost_of
 from samewise.store.sqlite_threads import Job, SqliteThread
 
 PATIENCE = 10.0
@@ -54,7 +54,6 @@ class SqliteStore:
         self._clock = clock
         self._on_notice = on_notice
         self._timeout = timeout
-        self._max_entry = max_entry
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._queue = queue
@@ -62,7 +61,7 @@ class SqliteStore:
         self._pending: dict[str, Entry] = {}
         self._waiting = 0
         self._waiting_bytes = 0
-        self._fences = Fences()
+        self._admission = Admission(clock, max_entry)
         self._breaker = Breaker(clock)
         self._read_error = ""
         self._write_error = ""
@@ -94,9 +93,7 @@ class SqliteStore:
         return Found(entry, "store")
 
     async def put(self, entry: Entry) -> bool:
-        if not fits(entry, self._max_entry) or not entry.fresh(self._clock.now()):
-            return False
-        if not self._fences.admits(entry.key, entry.began):
+        if not self._admission.admits(entry):
             return False
         cost, now = cost_of(entry), self._clock.now()
         if self._waiting >= self._queue or self._waiting_bytes + cost > self._queue_bytes:
@@ -111,7 +108,7 @@ class SqliteStore:
         return True
 
     async def discard(self, key: str, fence: int) -> bool:
-        self._fences.raise_to(key, fence)
+        self._admission.fences.raise_to(key, fence)
         waited = self._pending.pop(key, None) is not None
         now = self._clock.now()
         gone = await self.writer.ask(lambda connection: rows.discard(connection, key, fence, now), within=PATIENCE)

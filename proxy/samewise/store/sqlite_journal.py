@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 
-from samewise.ports import ControlEvent, StoreUnavailable
+from samewise.ports import ControlEvent
 from samewise.store.codec import Codec
-from samewise.store.memory_journal import Wake
 from samewise.store.sqlite import PATIENCE
 from samewise.store.sqlite_threads import SqliteThread
-
-POLL = 0.25
-"""Seconds between two looks for events of other processes."""
+from samewise.store.wake import Watch
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ControlEvent)
@@ -28,9 +24,7 @@ class SqliteJournal:
         self._writer = writer
         self._reader = reader
         self._known: dict[int, bytes] = {}
-        self._wake = Wake()
-        self._watch: asyncio.Task[None] | None = None
-        self._seen = 0
+        self._watch = Watch(self._look)
 
     async def append(self, event: ControlEvent) -> ControlEvent:
         data = _encoder.encode(msgspec.structs.replace(event, number=0))
@@ -43,7 +37,7 @@ class SqliteJournal:
 
         number = await self._writer.ask(insert, within=PATIENCE, durable=True)
         self._known[number] = data
-        self._wake.wake()
+        self._watch.wake()
         return msgspec.structs.replace(event, number=number)
 
     async def since(self, number: int) -> Sequence[ControlEvent]:
@@ -61,27 +55,15 @@ class SqliteJournal:
         self._known.update(found)
         return [msgspec.structs.replace(_decoder.decode(data), number=at) for at, data in found]
 
-    async def changes(self) -> AsyncIterator[None]:
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._poll())
-        async for _ in self._wake.listen():
-            yield
+    def changes(self) -> AsyncIterator[None]:
+        return self._watch.listen()
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        self._wake.close()
+        self._watch.close()
 
-    async def _poll(self) -> None:
-        while True:
-            await asyncio.sleep(POLL)
-            try:
-                last = await self._reader.ask(_last, within=PATIENCE)
-            except StoreUnavailable:
-                continue
-            if last != self._seen:
-                self._seen = last
-                self._wake.wake()
+    async def _look(self) -> int:
+        last: int = await self._reader.ask(_last, within=PATIENCE)
+        return last
 
 
 class SqliteRecords:

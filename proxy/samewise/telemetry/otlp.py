@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -45,40 +46,29 @@ def resource(version: str, instance: str) -> Resource:
 
 def span_processor(endpoint: str = "") -> BatchSpanProcessor:
     """A bounded queue (`OTEL_BSP_*`) before the exporter of spans."""
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    exporter: SpanExporter
-    if _grpc("traces", endpoint):
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
-
-        exporter = OverGrpc(endpoint=endpoint or None)
-    else:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
-
-        exporter = OverHttp(endpoint=_path(endpoint, "traces"))
-    return BatchSpanProcessor(exporter)
+    return BatchSpanProcessor(_exporter("traces", "trace_exporter", "OTLPSpanExporter", endpoint))
 
 
 def metric_exporter(endpoint: str = "") -> MetricExporter:
     """The exporter of metrics."""
-    if _grpc("metrics", endpoint):
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as OverGrpc
-
-        return OverGrpc(endpoint=endpoint or None)
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as OverHttp
-
-    return OverHttp(endpoint=_path(endpoint, "metrics"))
+    exporter: MetricExporter = _exporter("metrics", "metric_exporter", "OTLPMetricExporter", endpoint)
+    return exporter
 
 
 def log_exporter(endpoint: str = "") -> LogRecordExporter:
     """The exporter of log lines."""
-    if _grpc("logs", endpoint):
-        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as OverGrpc
+    exporter: LogRecordExporter = _exporter("logs", "_log_exporter", "OTLPLogExporter", endpoint)
+    return exporter
 
-        return OverGrpc(endpoint=endpoint or None)
-    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as OverHttp
 
-    return OverHttp(endpoint=_path(endpoint, "logs"))
+def _exporter(signal: str, module: str, name: str, endpoint: str) -> Any:
+    """The SDK's exporter of a signal, over the protocol that the settings and variables ask for."""
+    package = "opentelemetry.exporter.otlp.proto"
+    if _grpc(signal, endpoint):
+        return getattr(import_module(f"{package}.grpc.{module}"), name)(endpoint=endpoint or None)
+    return getattr(import_module(f"{package}.http.{module}"), name)(endpoint=_path(endpoint, signal))
 
 
 class Periodic:
