@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from samewise.ports import Clock, StoreUnavailable
+from samewise.store.redis_errors import REACHABLE
 from samewise.store.redis_link import RedisLink
 
 
@@ -16,9 +17,7 @@ async def redis_facts(link: RedisLink, clock: Clock) -> dict[str, Any]:
     try:
         seconds, micro = await link.call("TIME", operation="examine")
     except StoreUnavailable as error:
-        if not link.available or error.kind in {"timeout", "refused"}:
-            return {"available": False, "error": error.kind}
-        return {"available": True, "hidden": error.kind}
+        return {"available": True, "hidden": error.kind} if error.kind in REACHABLE else _away(error)
     facts: dict[str, Any] = {"available": True, "skew": int(seconds) + int(micro) / 1e6 - clock.now()}
     try:
         told = _lines(await link.call("INFO", operation="examine"))
@@ -28,8 +27,14 @@ async def redis_facts(link: RedisLink, clock: Clock) -> dict[str, Any]:
         saves = _pairs(await link.call("CONFIG", "GET", "save", operation="examine")).get("save", "")
         facts["persistent"] = told.get("aof_enabled") == "1" or bool(saves)
     except StoreUnavailable as error:
+        if error.kind not in REACHABLE:
+            return _away(error)
         facts["hidden"] = error.kind
     return facts
+
+
+def _away(error: StoreUnavailable) -> dict[str, Any]:
+    return {"available": False, "error": error.kind}
 
 
 def _lines(text: Any) -> dict[str, str]:
