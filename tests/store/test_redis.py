@@ -159,7 +159,7 @@ async def test_frozen_costs_the_time_limit_then_nothing_and_mends_itself(
     stores = await opening(redis_server.url, 0.1)
     await fill(stores, ["a"])
     redis_server.stop()
-    took = await asyncio.gather(*(timed(stores, "a") for _ in range(50)))
+    took = await asyncio.gather(*(timed(stores, f"a{at}") for at in range(50)))
     assert all(seconds < 0.3 for seconds, _ in took)
     assert "timeout" in {what for _, what in took} <= {"timeout", "overload"}
     seconds, what = await timed(stores, "a")
@@ -192,7 +192,7 @@ async def test_probes_of_a_dead_redis_are_at_most_one_a_second(redis_server: Red
         stores = await opening(f"redis://127.0.0.1:{shim.port}", 0.1)
         await fill(stores, ["a"])
         shim.freeze()
-        await asyncio.gather(*(timed(stores, "a") for _ in range(20)))
+        await asyncio.gather(*(timed(stores, f"a{at}") for at in range(20)))
         before = shim.accepted
         end = time.monotonic() + 2.5
         while time.monotonic() < end:
@@ -545,11 +545,26 @@ async def test_more_questions_than_fit_in_time_never_close_the_door_on_a_server_
     async with Shim.before(redis_server.port) as shim:
         stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=4", 0.2)
         await fill(stores, ["a"])
+        names = [f"a{at}" for at in range(1000)]
         shim.delay = 0.05
-        took = await asyncio.gather(*(timed(stores, "a") for _ in range(1000)))
-        assert {what for _, what in took} <= {"entry", "overload", "timeout"}
-        assert sum(what == "entry" for _, what in took) >= 4
+        took = await asyncio.gather(*(timed(stores, name) for name in names))
+        assert {what for _, what in took} <= {"none", "overload", "timeout"}
+        assert sum(what == "none" for _, what in took) >= 4
         assert stores.store.status()[0].available
         assert notices.count("store-error", error="overload", operation="get") > 900
         shim.delay = 0.0
         assert await echoes(stores, "a")
+
+
+async def test_those_who_ask_for_one_entry_at_once_are_one_question(
+    redis_server: RedisServer, opening: Opening
+) -> None:
+    async with Shim.before(redis_server.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}", 0.5)
+        await fill(stores, ["a"])
+        shim.requests.clear()
+        shim.delay = 0.02
+        assert all(await asyncio.gather(*(echoes(stores, "a") for _ in range(100))))
+        assert sum(redis_commands(chunk).count("GET") for chunk in shim.requests) == 1
+        assert await stores.store.discard(key_of("a"), 1)
+        assert not any(await asyncio.gather(*(echoes(stores, "a") for _ in range(10))))
