@@ -622,3 +622,28 @@ async def test_a_redis_that_is_away_delays_no_stream(
     assert got.data()[-1] == "[DONE]"
     assert got.seconds < 2 * LIMIT + 2
     redis_server.cont()
+
+
+async def test_what_was_ended_before_a_start_without_redis_stays_ended_when_redis_comes(
+    make_proxy: MakeProxy, mb: MockBackend, redis_server: RedisServer
+) -> None:
+    async with Shim.before(redis_server.port) as shim:
+        url = f"redis://127.0.0.1:{shim.port}"
+        bodies = [prompt(f"p{number}") for number in range(30)]
+        first = await make_proxy(settings=on_redis(url, **{"store.timeout": 1.0}))
+        old = {answer.body for answer in await answers(first, bodies)}
+        await wait_for_entries(redis_server, 30)
+        await first.admin("POST", "/invalidate", {"scope": "all"})
+        await first.kill()
+        left = entries(redis_server)
+        shim.freeze()
+        second = await make_proxy(settings=on_redis(url))
+        for _ in range(6):
+            await second.post(prompt("none of them"))
+        shim.thaw()
+        began = time.monotonic()
+        while time.monotonic() - began < 6:
+            for body in bodies:
+                assert (await second.post(body)).body not in old
+        assert len(left) == 30
+        await hits_again(second, bodies[0])

@@ -124,6 +124,11 @@ class Control:
             return ""
         return salt.derive(self.salts, tenant)
 
+    @property
+    def informed(self) -> bool:
+        """False until the journal could be read: what was ended before is not known, so nothing stored may be served."""
+        return not self._provisional
+
     def ended(self, entry: Entry) -> bool:
         """True where an invalidation came after what the entry's fill knew."""
         return self.invalidations.ended(entry)

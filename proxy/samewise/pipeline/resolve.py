@@ -159,6 +159,8 @@ class Resolver:
         return await self._nearest(msgspec.structs.replace(plan, units=(unit,)))
 
     async def _get(self, key: str, marks: Marks) -> tuple[Found | None, bool]:
+        if not self._control.informed:
+            return None, True
         began = self._clock.monotonic()
         try:
             return await self._store.get(key), False
