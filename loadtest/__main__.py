@@ -7,6 +7,7 @@ from importlib import import_module
 
 SCENARIOS = {
     "drift": "loadtest.drift",
+    "invalidate": "loadtest.invalidate",
 }
 """Names and modules, in the order in which they are listed."""
 

@@ -375,3 +375,13 @@ async def test_invalidations_outlive_a_restart(make_proxy: MakeProxy, mb: MockBa
     await invalidate(proxy, "all")
     await proxy.restart()
     assert (await proxy.post(ask(1))).cache == "MISS"
+
+
+@pytest.mark.slow
+async def test_of_many_entries_one_model_ends_at_once_and_hits_of_others_stay_hits() -> None:
+    from loadtest.invalidate import measure
+
+    figures = await asyncio.to_thread(asyncio.run, measure(50_000, seconds=1.5))
+    assert figures["call_ms"] < 100
+    assert "entries=5000" in figures["freed"]
+    assert figures["after"]["p50_ms"] < 3 * figures["before"]["p50_ms"] + 1
