@@ -77,6 +77,14 @@ class Store(Protocol):
         No fence is raised. A younger entry of the same key may go with them, which costs one miss.
         """
 
+    async def revise(self, key: str, change: Callable[[Entry], Entry | None]) -> bool:
+        """Put what `change` makes of the stored entry in its place, in one step; None removes it, the entry
+        itself leaves it as it is. True where something changed; False too where there is none, or where what
+        is stored kept changing.
+
+        `change` is pure and quick: it may be called several times, and in another thread.
+        """
+
     def scan(self) -> AsyncIterator[Entry]:
         """Every entry, in no order, without blocking others; for export, counting and reclaiming."""
 

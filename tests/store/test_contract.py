@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 
 from samewise.core.answer import Answer, Event
+from samewise.core.entry import Entry
 from samewise.ports import ControlEvent
 from samewise.store.factory import Stores
 from tests.store.conftest import Notices, Opener
@@ -120,6 +122,63 @@ async def test_a_fill_that_began_before_the_fence_never_lands(stores: Stores) ->
     found = await stores.store.get(key_of("a"))
     assert found is not None
     assert found.entry.answer.body == b"new"
+
+
+async def test_a_revision_takes_the_place_of_what_is_stored(stores: Stores) -> None:
+    await stores.store.put(make_entry("a"))
+    await stores.store.flush()
+    assert await stores.store.revise(key_of("a"), lambda entry: msgspec.structs.replace(entry, verified=3))
+    found = await stores.store.get(key_of("a"))
+    assert found is not None
+    assert found.entry == make_entry("a", verified=3)
+    assert not await stores.store.revise(key_of("a"), lambda entry: entry)
+    assert not await stores.store.revise(key_of("never"), lambda entry: None)
+    assert await stores.store.revise(key_of("a"), lambda entry: None)
+    assert await stores.store.get(key_of("a")) is None
+
+
+async def test_what_was_put_after_it_was_looked_at_is_not_revised(stores: Stores) -> None:
+    """A verdict about one recording never touches another."""
+    old, new = make_entry("a", body=b"old"), make_entry("a", body=b"new", created=NOW + 1)
+    await stores.store.put(old)
+    await stores.store.put(new)
+    assert not await stores.store.revise(key_of("a"), lambda entry: None if entry.same(old) else entry)
+    await stores.store.flush()
+    found = await stores.store.get(key_of("a"))
+    assert found is not None
+    assert found.entry.answer.body == b"new"
+
+
+async def test_revisions_at_once_are_all_there(stores: Stores) -> None:
+    await stores.store.put(make_entry("a"))
+    await stores.store.flush()
+
+    def one_more(entry: Entry) -> Entry:
+        return msgspec.structs.replace(entry, verified=entry.verified + 1)
+
+    done = await asyncio.gather(*(stores.store.revise(key_of("a"), one_more) for _ in range(3)))
+    assert all(done)
+    found = await stores.store.get(key_of("a"))
+    assert found is not None
+    assert found.entry.verified == 3
+
+
+async def test_a_revision_behind_is_one_in_front(again: Opener, kind: str) -> None:
+    """Memory that lags behind what other proxies stored follows, and never the other way round."""
+    if "+" not in kind:
+        pytest.skip("one tier")
+    first, second = await again(), await again()
+    old, new = make_entry("a", body=b"old"), make_entry("a", body=b"new", created=NOW + 1)
+    await first.store.put(old)
+    await first.store.flush()
+    assert (await second.store.get(key_of("a"))) is not None
+    await first.store.put(new)
+    await first.store.flush()
+    await second.store.revise(key_of("a"), lambda entry: None if entry.same(old) else entry)
+    for stores in (first, second):
+        found = await stores.store.get(key_of("a"))
+        assert found is not None
+        assert found.entry.answer.body == b"new"
 
 
 async def test_a_lower_fence_does_not_take_back_a_higher_one(stores: Stores) -> None:

@@ -40,6 +40,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     concurrency: int = 1
     extra: dict[str, Any] = {}
 
+    def same(self, other: Entry) -> bool:
+        """True where both are one recording, however often it was verified since."""
+        return self.key == other.key and self.created == other.created and self.began == other.began
+
     def age(self, now: float) -> float:
         """Seconds since it was recorded, never negative."""
         return max(0.0, now - self.created)

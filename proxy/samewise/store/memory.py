@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -96,6 +96,22 @@ class MemoryStore:
         """Exact: what replaced one of them stays."""
         mine = [entry.key for entry in entries if (kept := self._entries.get(entry.key)) and kept.began == entry.began]
         return sum(self._drop(key) for key in mine)
+
+    async def revise(self, key: str, change: Callable[[Entry], Entry | None]) -> bool:
+        return self.revised(key, change)
+
+    def revised(self, key: str, change: Callable[[Entry], Entry | None]) -> bool:
+        """`revise`, without waiting."""
+        entry = self.peek(key, self._clock.now())
+        if entry is None:
+            return False
+        new = change(entry)
+        if new is entry:
+            return False
+        self._drop(key)
+        if new is not None:
+            self.keep(new)
+        return True
 
     async def scan(self) -> AsyncIterator[Entry]:
         now = self._clock.now()

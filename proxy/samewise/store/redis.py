@@ -10,8 +10,9 @@ journal and records, EXISTS PUBLISH SUBSCRIBE for leases, on `~samewise:NAMESPAC
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from samewise.core.entry import Entry, EntryRefused
 from samewise.ports import Clock, Found, StoreStatus, StoreUnavailable
@@ -27,6 +28,7 @@ FENCE_TTL = 2 * 86_400
 _LONGEST = 10 * 366 * 86_400
 _OFF_LOOP = 256 << 10
 _BATCH = 64
+_REVISIONS = 4
 
 _PUT = Script("""
 local fence = redis.call('GET', KEYS[2])
@@ -41,6 +43,13 @@ if not fence or tonumber(fence) < tonumber(ARGV[1]) then
   redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
 end
 return gone
+""")
+_REVISE = Script("""
+local there = redis.call('GET', KEYS[1])
+if not there or redis.sha1hex(there) ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then return redis.call('UNLINK', KEYS[1]) end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
 """)
 
 
@@ -97,6 +106,21 @@ class RedisStore:
         mine = [entry.key for entry in entries if self._behind.peek(entry.key) is None]
         gone = [self._link.call("UNLINK", self._name("e", key), operation="reclaim") for key in mine]
         return sum(await asyncio.gather(*gone))
+
+    async def revise(self, key: str, change: Callable[[Entry], Entry | None]) -> bool:
+        """Raises StoreUnavailable. What is put meanwhile wins."""
+        await self._behind.written(key)
+        for _ in range(_REVISIONS):
+            data = await self._read(key)
+            entry = None if data is None else await self._decode(key, data)
+            if data is None or entry is None or not entry.fresh(self._clock.now()):
+                return False
+            new = change(entry)
+            if new is entry:
+                return False
+            if await self._replace(key, data, new):
+                return True
+        return False
 
     async def scan(self) -> AsyncIterator[Entry]:
         now = self._clock.now()
@@ -189,6 +213,18 @@ class RedisStore:
             if error.kind == "circuit-open":
                 self._count(error.kind, "put")
             raise
+
+    async def _replace(self, key: str, there: bytes, new: Entry | None) -> bool:
+        """In place of exactly these bytes."""
+        digest = hashlib.sha1(there, usedforsecurity=False).hexdigest()
+        data, left = b"", 0.0
+        if new is not None:
+            left = min(new.created + new.ttl - self._clock.now(), new.ttl, _LONGEST)
+            data = (
+                await asyncio.to_thread(self._codec.encode, new) if len(there) > _OFF_LOOP else self._codec.encode(new)
+            )
+        names = (self._name("e", key),)
+        return bool(await _REVISE.run(self._link, names, (digest, data, max(1, int(left * 1000))), operation="revise"))
 
     def _name(self, kind: str, key: str) -> str:
         return f"{self._prefix}:{kind}:{{{key}}}"

@@ -119,6 +119,24 @@ class SqliteStore:
         keys = [entry.key for entry in entries if entry.key not in self._pending]
         return int(await self.writer.ask(lambda connection: rows.delete(connection, keys), within=PATIENCE))
 
+    async def revise(self, key: str, change: Callable[[Entry], Entry | None]) -> bool:
+        now = self._clock.now()
+
+        def work(connection: sqlite3.Connection) -> bool:
+            row = rows.get(connection, key)
+            if row is None:
+                return False
+            try:
+                entry = self._codec.decode(key, row[1])
+            except EntryRefused:
+                return False
+            new = change(entry) if entry.fresh(now) else entry
+            if new is entry:
+                return False
+            return rows.delete(connection, [key]) > 0 if new is None else self._write(connection, new, now)
+
+        return bool(await self.writer.ask(work, within=PATIENCE))
+
     async def scan(self) -> AsyncIterator[Entry]:
         await self.flush()
         after = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from samewise.core.entry import Entry
 from samewise.ports import Found, Store, StoreStatus, StoreUnavailable
@@ -38,6 +38,25 @@ class TieredStore:
             if kept:
                 return True
             raise
+
+    async def revise(self, key: str, change: Callable[[Entry], Entry | None]) -> bool:
+        """What the store behind has decides; memory follows. Where only memory has an entry, memory decides."""
+        seen: list[tuple[Entry, Entry | None]] = []
+
+        def watched(entry: Entry) -> Entry | None:
+            new = change(entry)
+            seen.append((entry, new))
+            return new
+
+        done = await self._behind.revise(key, watched)
+        if not seen:
+            return self.memory.revised(key, change)
+        old, new = seen[-1]
+        if done:
+            self.memory.revised(key, lambda entry: new if entry.same(old) else entry)
+        elif new is old:
+            self.memory.revised(key, lambda entry: entry if entry.same(old) else change(entry))
+        return done
 
     async def discard(self, key: str, fence: int) -> bool:
         """Raises StoreUnavailable where the store behind can't be told; memory has forgotten it by then."""
