@@ -423,7 +423,7 @@ def _build(
     fetcher = Fetcher(engine=engine, store=store, clock=clock, limits=limits, ended=control.ended)
     leader = None
     if stores.leases is not None:
-        leader = Leader(leases=stores.leases, fetcher=fetcher, store=store, clock=clock, ended=control.ended)
+        leader = Leader(leases=stores.leases, fetcher=fetcher, store=store, clock=clock, ended=control.may_have_ended)
     neighbours = Neighbours(store=store, clock=clock, ended=control.ended)
     resolver = Resolver(
         store=store,

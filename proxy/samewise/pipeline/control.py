@@ -126,12 +126,16 @@ class Control:
 
     @property
     def informed(self) -> bool:
-        """False until the journal could be read: what was ended before is not known, so nothing stored may be served."""
+        """False until the journal could be read: what was ended is not known, so nothing stored may be served."""
         return not self._provisional
 
     def ended(self, entry: Entry) -> bool:
         """True where an invalidation came after what the entry's fill knew."""
         return self.invalidations.ended(entry)
+
+    def may_have_ended(self, entry: Entry) -> bool:
+        """True where an invalidation came after what the entry's fill knew, or nobody can tell."""
+        return not self.informed or self.ended(entry)
 
     def use_keys(self, keys: Sequence[Key], *, guarded: bool = False) -> None:
         """The settings name these keys from now on: every right to an answer is looked at anew.
