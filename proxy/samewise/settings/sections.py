@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from samewise.core import sampling
 from samewise.settings import units
 
 
@@ -220,6 +221,13 @@ class Profile(BaseModel):
         if not isinstance(data, dict):
             return data
         return {name: _as_number(item) if name in SAMPLING_NUMBERS else item for name, item in data.items()}
+
+    @model_validator(mode="after")
+    def _acceptable(self) -> Self:
+        """What vLLM would refuse is refused here, before it refuses every request."""
+        for field, wanted in sampling.validate(self.values):
+            raise ValueError(f"{field} should be {wanted}")
+        return self
 
     @property
     def values(self) -> dict[str, Any]:
