@@ -110,11 +110,17 @@ class Promoter:
             return
         try:
             report = await self._attempt(environment, model)
+        except asyncio.CancelledError:
+            with contextlib.suppress(StoreUnavailable):
+                await self._tell(environment, model, "inconclusive", {"why": "the proxy that tried it stopped"})
+            raise
         except Exception as failure:
             await self._tell(environment, model, "inconclusive", {"why": str(failure) or type(failure).__name__})
             return
-        if report.answers == 0 or (report.failures and not report.disagreed):
-            await self._tell(environment, model, "inconclusive", {**report.summary(), "why": "; ".join(report.errors)})
+        others = {row.environment for row in report.rows} - {environment.id}
+        if report.answers == 0 or others or (report.failures and not report.disagreed):
+            why = "; ".join(report.errors) or "it changed while it was tried"
+            await self._tell(environment, model, "inconclusive", {**report.summary(), "why": why})
             return
         await self._tell(environment, model, "passed" if report.agreed else "failed", report.summary())
         if report.agreed:
