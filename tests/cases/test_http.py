@@ -60,7 +60,9 @@ async def test_a_compressed_stream_arrives_event_by_event(pair: Pair, coding: st
         await heard.get()
 
     base = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    choices = [{"index": 0, "delta": {"content": f"{at}"}, "finish_reason": None} for at in range(5)]
+    choices: list[dict[str, Any]] = [
+        {"index": 0, "delta": {"content": f"{at}"}, "finish_reason": None} for at in range(5)
+    ]
     choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     pieces = [*(sse({**base, "choices": [choice]}) for choice in choices), DONE]
     pair.mb.once(Script(sse=pieces, encoding=coding, sent=until_read))

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class Streaming:
 
 
 class Proxy:
-    """`samewise serve`. `settings` are dotted names and JSON values; `upstreams` base URLs."""
+    """`samewise serve`. `settings` are dotted names and JSON values; `upstreams` base URLs; `flags` come last."""
 
     def __init__(
         self,
@@ -108,8 +108,10 @@ class Proxy:
         *upstreams: str,
         settings: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
         self.folder = folder
+        self.flags = list(flags)
         self.upstreams = list(upstreams)
         self.settings: dict[str, Any] = {
             "server.port": 0,
@@ -160,6 +162,7 @@ class Proxy:
             "serve",
             "--config",
             str(self.write_settings()),
+            *self.flags,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=self.folder,
