@@ -176,6 +176,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     `environment`: only a member of this environment may answer (None: any). `route` makes what affinity
     looks at (`core.route.prompt_prefix`), when it is looked at. `headers` are the client's end-to-end fields.
+    `hedge`: another member may be asked as well where the first is slow to begin.
     """
 
     method: str
@@ -186,6 +187,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     environment: str | None = None
     route: Callable[[], bytes] | None = None
     member: str | None = None
+    hedge: bool = False
     purpose: Literal["user", "verify", "probe"] = "user"
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from tests.cases.conftest import MakeProxy
-from tests.support.mock_backend import MockBackend
+from tests.support.mock_backend import MockBackend, Script
 from tests.support.proxy import B0, until
 
 
@@ -55,3 +56,39 @@ async def test_who_is_unknown_or_no_url_is_refused_by_name(make_proxy: MakeProxy
     assert (unknown.status, unknown.json()["error"]["code"]) == (404, "unknown_upstream")
     wrong = await proxy.request("POST", "/samewise/v1/upstreams/add", body={"url": "nowhere"}, admin=True)
     assert (wrong.status, wrong.json()["error"]["param"]) == (400, "url")
+
+
+async def test_a_second_upstream_is_asked_when_the_first_is_slow_to_begin(
+    make_proxy: MakeProxy, mb: MockBackend
+) -> None:
+    async with MockBackend() as other:
+        proxy = await make_proxy(
+            mb.url, other.url, settings={"routing.hedge": "50ms", "routing.strategy": "round-robin"}
+        )
+        stuck = Script(gate=asyncio.Event())
+        mb.always(stuck)
+        for number in range(4):
+            assert (await proxy.post(asked(number))).status == 200
+        assert other.count == 4
+        assert (await proxy.post(asked(0))).cache == "HIT"
+
+        async def given_up() -> bool:
+            return mb.running == 0
+
+        await until(given_up)
+        assert mb.gone == mb.count > 0
+
+
+async def test_an_answer_that_is_not_reproducible_is_never_asked_for_twice(
+    make_proxy: MakeProxy, mb: MockBackend
+) -> None:
+    async with MockBackend() as other:
+        proxy = await make_proxy(
+            mb.url, other.url, settings={"routing.hedge": "10ms", "routing.strategy": "round-robin"}
+        )
+        for backend in (mb, other):
+            backend.always(Script(delay=0.1))
+        unseeded = {**B0, "temperature": 1, "seed": None}
+        for _ in range(4):
+            assert (await proxy.post(unseeded)).cache == "BYPASS"
+        assert mb.count + other.count == 4

@@ -189,6 +189,7 @@ class Resolver:
                 model=plan.model,
                 environment=environment.id if environment else None,
                 route=functools.partial(prompt_prefix, units[0].request),
+                hedge=keep,
             ),
         )
 

@@ -180,10 +180,14 @@ class Verify(Section):
 
 
 class Routing(Section):
-    """Which of several upstreams of an environment is asked; `session_header` is what `session` goes by."""
+    """Which of several upstreams of an environment is asked; `session_header` is what `session` goes by.
+
+    `hedge`: seconds without an answer after which a second upstream is asked a reproducible question; 0: never.
+    """
 
     strategy: Literal["prefix", "least-loaded", "round-robin", "session"] = "prefix"
     session_header: Annotated[str, AfterValidator(units.name)] = "x-samewise-session"
+    hedge: Seconds = 0.0
 
 
 class Timeouts(Section):

@@ -23,6 +23,7 @@ def open_upstreams(
     on_change: Callable[[Member], None] = lambda member: None,
     *,
     strategy: Strategy | None = None,
+    hedge: float = 0.0,
     max_event: int = MAX_EVENT,
     salt: Callable[[], str] = lambda: secrets.token_hex(16),
 ) -> Pool:
@@ -43,4 +44,4 @@ def open_upstreams(
         like = UpstreamOptions(url=url, probe=options[0].probe if options else UpstreamOptions(url=url).probe)
         return make(configured.get(url, like))
 
-    return Pool([make(one) for one in options], strategy or LeastLoaded(), named)
+    return Pool([make(one) for one in options], strategy or LeastLoaded(), named, hedge=hedge)

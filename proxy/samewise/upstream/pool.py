@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from samewise.ports import Call, Exchange, Member, UpstreamFailed
 from samewise.upstream.address import base_url
+from samewise.upstream.hedge import first_of
 from samewise.upstream.member import Upstream
 from samewise.upstream.strategy import Strategy
 
@@ -21,8 +22,10 @@ class Pool:
     none is left; one that may have run is not repeated.
     """
 
-    def __init__(self, members: Iterable[Upstream], strategy: Strategy, make: Callable[[str], Upstream]):
-        """`make` builds what `add` adds. Raises ValueError where two members have one URL."""
+    def __init__(
+        self, members: Iterable[Upstream], strategy: Strategy, make: Callable[[str], Upstream], *, hedge: float = 0.0
+    ):
+        """`make` builds what `add` adds; `hedge`: seconds after which another is asked too, 0: never. Raises ValueError where two members have one URL."""
         self._members: dict[str, Upstream] = {}
         for member in members:
             if member.url in self._members:
@@ -30,6 +33,7 @@ class Pool:
             self._members[member.url] = member
         self._strategy = strategy
         self._make = make
+        self._hedge = hedge
         self._leaving: set[asyncio.Task[None]] = set()
 
     # --- life -----------------------------------------------------------------------------------------
@@ -82,6 +86,12 @@ class Pool:
     async def open(self, call: Call) -> Exchange:
         """Send and wait for the head of the answer. Raises UpstreamFailed."""
         tried: list[Upstream] = []
+        if self._hedge > 0 and call.hedge and len(self._eligible(call, tried)) > 1:
+            return await first_of(self._open(call, tried), lambda: self._open(call, tried), self._hedge)
+        return await self._open(call, tried)
+
+    async def _open(self, call: Call, tried: list[Upstream]) -> Exchange:
+        """On one after the other; `tried` are those that are not asked (again)."""
         while True:
             candidates = self._eligible(call, tried)
             if not candidates:
