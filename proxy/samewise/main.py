@@ -347,8 +347,16 @@ def _open_engine(settings: Settings, clock: SystemClock, on_change: Callable[[Me
     limits = settings.timeouts
     timeouts = Timeouts(connect=limits.connect, first_byte=limits.first_byte, idle=limits.idle, total=limits.total)
     try:
-        strategy = by_name(settings.routing.strategy, clock, settings.routing.session_header)
-        return open_upstreams(options, timeouts, settings.environments.poll, clock, on_change, strategy=strategy, hedge=settings.routing.hedge)
+        routing = settings.routing
+        return open_upstreams(
+            options,
+            timeouts,
+            settings.environments.poll,
+            clock,
+            on_change,
+            strategy=by_name(routing.strategy, clock, routing.session_header),
+            hedge=routing.hedge,
+        )
     except ValueError as error:
         raise SettingsError("[[upstreams]] url", str(error)) from None
 
