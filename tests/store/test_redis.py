@@ -568,3 +568,18 @@ async def test_those_who_ask_for_one_entry_at_once_are_one_question(
         assert sum(redis_commands(chunk).count("GET") for chunk in shim.requests) == 1
         assert await stores.store.discard(key_of("a"), 1)
         assert not any(await asyncio.gather(*(echoes(stores, "a") for _ in range(10))))
+
+
+async def test_what_an_operator_does_is_done_though_the_circuit_is_open(
+    redis_server: RedisServer, opening: Opening
+) -> None:
+    stores = await opening(redis_server.url, 0.1)
+    await fill(stores, ["a"])
+    redis_server.stop()
+    while stores.store.status()[0].available:
+        await timed(stores, "a")
+    redis_server.cont()
+    assert (await timed(stores, "a"))[1] == "circuit-open"
+    assert (await stores.journal.append(event("now"))).number == 1
+    assert [one.subject for one in await stores.journal.since(0)] == ["now"]
+    assert await stores.store.discard(key_of("a"), 1)

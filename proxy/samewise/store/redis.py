@@ -98,7 +98,7 @@ class RedisStore:
         self._reading.pop(key, None)
         waited = self._behind.withdraw(key)
         names = (self._name("e", key), self._name("f", key))
-        gone = await _DISCARD.run(self._link, names, (fence, FENCE_TTL * 1000), operation="discard")
+        gone = await _DISCARD.run(self._link, names, (fence, FENCE_TTL * 1000), operation="discard", insist=True)
         return bool(gone) or waited
 
     async def reclaim(self, entries: Sequence[Entry]) -> int:

@@ -62,10 +62,10 @@ class RedisJournal:
 
     async def append(self, event: ControlEvent) -> ControlEvent:
         data = _encoder.encode(msgspec.structs.replace(event, number=0))
-        number = await _APPEND.run(self._link, (self._name,), (data, len(self._known)), operation="journal")
+        number = await self._push(data, len(self._known))
         if number < 0:
             await self._restore()
-            number = await _APPEND.run(self._link, (self._name,), (data, 0), operation="journal")
+            number = await self._push(data, 0)
         if number == len(self._known) + 1:
             self._known.append(data)
         self._watch.wake()
@@ -101,11 +101,17 @@ class RedisJournal:
 
     async def _from(self, start: int) -> list[bytes]:
         """The raw events after the first `start`, and the one before them, where there is one."""
-        values: list[bytes] = await self._link.call("LRANGE", self._name, max(0, start - 1), -1, operation="journal")
+        values: list[bytes] = await self._link.call(
+            "LRANGE", self._name, max(0, start - 1), -1, operation="journal", insist=True
+        )
         return values
 
     async def _restore(self) -> None:
-        await _RESTORE.run(self._link, (self._name,), self._known, operation="journal")
+        await _RESTORE.run(self._link, (self._name,), self._known, operation="journal", insist=True)
+
+    async def _push(self, data: bytes, known: int) -> int:
+        number: int = await _APPEND.run(self._link, (self._name,), (data, known), operation="journal", insist=True)
+        return number
 
 
 class RedisRecords:

@@ -16,6 +16,9 @@ from samewise.store.redis_url import Target, connect
 _GRACE = 4
 """Turns of the event loop after the time limit: a reply that came while the loop was busy still counts."""
 
+PATIENCE = 2.0
+"""Seconds that a command which insists may take, however short the time limit is."""
+
 OVERLOAD = "overload"
 """More commands at once than the connections could carry in time: the server was never asked."""
 
@@ -52,11 +55,16 @@ class RedisLink:
     def available(self) -> bool:
         return self._breaker.closed
 
-    async def call(self, *words: str | bytes | int, operation: str = "") -> Any:
-        """The reply of one command. Raises StoreUnavailable; a caller's cancellation never harms others."""
-        if not self._breaker.closed or self._closed:
+    async def call(self, *words: str | bytes | int, operation: str = "", insist: bool = False) -> Any:
+        """The reply of one command. Raises StoreUnavailable; a caller's cancellation never harms others.
+
+        `insist`, for what an operator waits for: it is sent though the circuit is open, and waits longer for
+        a connection.
+        """
+        if self._closed or not (insist or self._breaker.closed):
             raise StoreUnavailable("circuit-open", f"redis at {self.target.place()} is not asked: {self.error}")
-        return await self._bounded(words, operation or str(words[0]).lower())
+        limit = max(self._timeout, PATIENCE) if insist else self._timeout
+        return await self._bounded(words, operation or str(words[0]).lower(), limit)
 
     async def keys(self, pattern: str) -> AsyncIterator[str]:
         """Names that match, from SCAN; each step is bounded by the client's own time limit."""
@@ -80,13 +88,13 @@ class RedisLink:
                 async with asyncio.timeout(max(self._timeout, 1.0)):
                     await client.aclose()
 
-    async def _bounded(self, words: tuple[str | bytes | int, ...], operation: str) -> Any:
+    async def _bounded(self, words: tuple[str | bytes | int, ...], operation: str, limit: float) -> Any:
         loop = asyncio.get_running_loop()
         sent = asyncio.Event()
-        task = loop.create_task(self._run(words, loop.time() + self._timeout, sent))
+        task = loop.create_task(self._run(words, loop.time() + limit, sent))
         self._running.add(task)
         task.add_done_callback(self._ended)
-        await asyncio.wait((task,), timeout=self._timeout)
+        await asyncio.wait((task,), timeout=limit)
         for _ in range(_GRACE):
             if task.done():
                 break
@@ -148,5 +156,5 @@ class RedisLink:
             await asyncio.sleep(self._breaker.wait())
             if self._breaker.due():
                 with contextlib.suppress(StoreUnavailable):
-                    await self._bounded(("PING",), "probe")
+                    await self._bounded(("PING",), "probe", self._timeout)
         self._on_notice("store-state", {"tier": "store", "state": "up", "error": ""})

@@ -20,13 +20,19 @@ class Script:
         self._digest = hashlib.sha1(self._source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(
-        self, link: RedisLink, keys: Sequence[str], values: Sequence[str | bytes | int], *, operation: str
+        self,
+        link: RedisLink,
+        keys: Sequence[str],
+        values: Sequence[str | bytes | int],
+        *,
+        operation: str,
+        insist: bool = False,
     ) -> Any:
-        """The script's reply. Raises StoreUnavailable."""
+        """The script's reply. Raises StoreUnavailable. `insist`: see `RedisLink.call`."""
         words = (len(keys), *keys, *values)
         try:
-            return await link.call("EVALSHA", self._digest, *words, operation=operation)
+            return await link.call("EVALSHA", self._digest, *words, operation=operation, insist=insist)
         except StoreUnavailable as error:
             if not isinstance(error.__cause__, NoScriptError):
                 raise
-        return await link.call("EVAL", self._source, *words, operation=operation)
+        return await link.call("EVAL", self._source, *words, operation=operation, insist=insist)
