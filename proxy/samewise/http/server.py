@@ -77,8 +77,8 @@ class Protocol(RequestHandler):
             self._hot.remember_request(*whole, answer)
 
     def log_exception(self, *args: Any, **options: Any) -> None:
-        """What is wrong with a client's bytes is told to the client alone."""
-        if not isinstance(options.get("exc_info"), RequestPayloadError):
+        """What is wrong with a client's bytes is told to the client alone, and that it went away to nobody."""
+        if not isinstance(options.get("exc_info"), RequestPayloadError | ConnectionError):
             super().log_exception(*args, **options)
 
     def handle_error(
