@@ -6,6 +6,20 @@ import sys
 from importlib import import_module
 
 SCENARIOS = {
+    "hit": "loadtest.fast.hit",
+    "hit-redis": "loadtest.fast.hit_redis",
+    "hit-sqlite": "loadtest.fast.hit_sqlite",
+    "miss": "loadtest.fast.miss",
+    "stream-miss": "loadtest.fast.stream_miss",
+    "stream-hit": "loadtest.fast.stream_hit",
+    "coalesce": "loadtest.fast.coalesce",
+    "mixed": "loadtest.fast.mixed",
+    "conversation": "loadtest.fast.conversation",
+    "soak": "loadtest.fast.soak",
+    "scale": "loadtest.fast.scale",
+    "peers": "loadtest.fast.peers",
+    "check": "loadtest.fast.check",
+    "chaos": "loadtest.chaos",
     "drift": "loadtest.drift",
     "invalidate": "loadtest.invalidate",
 }

@@ -1,0 +1,1 @@
+"""How fast it is, beside peers in the same run."""

@@ -1,0 +1,144 @@
+"""A null upstream: as little between a request and its answer as Python allows, with or without a latency.
+
+`python -m loadtest.null [--latency SECONDS] [--gap SECONDS] [--chunks N]` prints its base URL. `GET /count` says
+how many answers were asked for. Streams have N chunks; without a gap they are written in one piece.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Coroutine
+from typing import Any, cast
+
+ENVIRONMENT = "0" * 32
+TEXT = "It is the same question, so it is the same answer. " * 18
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_STREAM = re.compile(rb'"stream": ?true')
+
+
+def answer() -> bytes:
+    """A chat completion of 1.1 KB."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 20, "completion_tokens": 200, "total_tokens": 220}
+    body = {"id": "null", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    return json.dumps(body).encode()
+
+
+def events(chunks: int) -> list[bytes]:
+    """A stream of that many chunks, a finish, and its end."""
+
+    def chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        body = {"id": "null", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+        return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+    first = chunk({"role": "assistant", "content": ""})
+    words = [chunk({"content": f" word{at}"}) for at in range(chunks)]
+    return [first, *words, chunk({}, "stop"), b"data: [DONE]\n\n"]
+
+
+def _response(body: bytes, kind: str = "application/json") -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nx-samewise-environment: "
+    return f"{head}{ENVIRONMENT}\r\n\r\n".encode() + body
+
+
+class Null(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    count = 0
+
+    def __init__(self, latency: float, gap: float, chunks: int) -> None:
+        self._latency, self._gap = latency, gap
+        self._answer = _response(answer())
+        self._events = [b"%x\r\n%b\r\n" % (len(event), event) for event in events(chunks)] + [b"0\r\n\r\n"]
+        self._head = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+            b"x-samewise-environment: " + ENVIRONMENT.encode() + b"\r\n\r\n"
+        )
+        self._data = b""
+        self._transport: asyncio.Transport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while (end := self._data.find(b"\r\n\r\n")) >= 0:
+            found = _LENGTH.search(self._data, 0, end + 2)
+            size = end + 4 + (int(found[1]) if found else 0)
+            if len(self._data) < size:
+                return
+            request, self._data = self._data[:size], self._data[size:]
+            self._handle(request)
+
+    def _handle(self, request: bytes) -> None:
+        assert self._transport is not None
+        path = request.split(b" ", 2)[1]
+        if request.startswith(b"GET"):
+            self._transport.write(_response(self._told(path)))
+            return
+        Null.count += 1
+        if _STREAM.search(request):
+            if not self._gap and not self._latency:
+                self._transport.write(self._head + b"".join(self._events))
+                return
+            self._later(self._stream())
+        elif self._latency:
+            asyncio.get_running_loop().call_later(self._latency, self._transport.write, self._answer)
+        else:
+            self._transport.write(self._answer)
+
+    def _told(self, path: bytes) -> bytes:
+        match path:
+            case b"/count":
+                return str(Null.count).encode()
+            case b"/samewise/environment":
+                defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0}
+                manifest = {"id": ENVIRONMENT, "model": "m", "engine": "null", "generation_defaults": defaults}
+                return json.dumps(manifest).encode()
+            case _:
+                return b'{"object":"list","data":[{"id":"m","object":"model"}]}'
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stream(self) -> None:
+        assert self._transport is not None
+        await asyncio.sleep(self._latency)
+        self._transport.write(self._head)
+        for event in self._events:
+            self._transport.write(event)
+            await asyncio.sleep(self._gap)
+
+
+async def _serve(port: int, latency: float, gap: float, chunks: int) -> None:
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Null(latency, gap, chunks), "127.0.0.1", port, backlog=4096
+    )
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
+    await server.serve_forever()
+
+
+def main(argv: list[str]) -> int:
+    """Serve until killed."""
+    import uvloop
+
+    parser = argparse.ArgumentParser(prog="loadtest.null")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--latency", type=float, default=0.0)
+    parser.add_argument("--gap", type=float, default=0.0)
+    parser.add_argument("--chunks", type=int, default=200)
+    given = parser.parse_args(argv)
+    uvloop.run(_serve(given.port, given.latency, given.gap, given.chunks))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What Samewise is compared with: each configured well, and its configuration beside it."""
