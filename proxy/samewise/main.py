@@ -392,6 +392,7 @@ def _build(
     from samewise.http.health import Health
     from samewise.http.hot import HotAnswers
     from samewise.http.keys import KeyRoutes
+    from samewise.http.page import OPEN_PATHS, Page
     from samewise.http.transfer import TransferRoutes
     from samewise.pipeline.answer import Answerer
     from samewise.pipeline.control import Control
@@ -473,7 +474,6 @@ def _build(
         hot=hot,
     )
     behind = shared.due if shared is not None else local.due
-    transfer = Transfer(control=control, store=store, engine=engine, clock=clock, version=version("samewise"))
     doctor = Doctor(
         engine=engine,
         examine=stores.examine,
@@ -494,10 +494,14 @@ def _build(
         gate=gate,
         config=masked(settings),
         prometheus=settings.telemetry.prometheus,
+        open_paths=OPEN_PATHS,
         more=(
+            Page(telemetry.recent.told),
             DoctorRoutes(doctor),
             KeyRoutes(control.keyring, operations.revoke_key),
-            TransferRoutes(transfer),
+            TransferRoutes(
+                Transfer(control=control, store=store, engine=engine, clock=clock, version=version("samewise"))
+            ),
         ),
     )
     background = tuple(each for each in (local, shared, promoter, keys) if each is not None)

@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-MARKS = ("vllm", "redis")
+MARKS = ("vllm", "redis", "browser")
 
 
 def required() -> frozenset[str]:

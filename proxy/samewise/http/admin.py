@@ -65,7 +65,9 @@ class AdminPort:
         config: dict[str, Any],
         prometheus: bool = True,
         more: Sequence[Routes] = (),
+        open_paths: frozenset[str] = frozenset(),
     ) -> None:
+        """`open_paths` are answered without a token, beside the probes."""
         self._operations = operations
         self._answerer = answerer
         self._neighbours = neighbours
@@ -77,12 +79,11 @@ class AdminPort:
         self._config = config
         self._prometheus = prometheus
         self._more = tuple(more)
+        self._open_paths = open_paths | {"/healthz", "/readyz"}
 
     def application(self) -> web.Application:
         """The routes of the admin API."""
-        app = web.Application(
-            middlewares=[middleware(self._guard, frozenset({"/healthz", "/readyz"}))], client_max_size=MAX_BODY
-        )
+        app = web.Application(middlewares=[middleware(self._guard, self._open_paths)], client_max_size=MAX_BODY)
         add = app.router.add_route
         add("GET", "/healthz", self._probe)
         add("GET", "/readyz", self._probe)
@@ -128,9 +129,16 @@ class AdminPort:
         return web.json_response(self._config)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Everything, or with `rate` at most that many requests a second: who looks on need not see each of them."""
+        rate = request.query.get("rate")
+        if rate is not None and not (rate.isascii() and rate.isdecimal()):
+            raise ProxyError(400, "rate should be a whole number", code="invalid_value", param="rate")
+        thinned = Thinned(int(rate)) if rate is not None else None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await response.prepare(request)
         async for event in self._sight.events():
+            if thinned is not None and event.get("event") == "request" and not thinned.passes(float(event["at"])):
+                continue
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         return response
 
@@ -264,6 +272,22 @@ class AdminPort:
             identity, model=_text(asked, "model"), by=by(request), reason=_text(asked, "reason")
         )
         return web.json_response({"active": identity})
+
+
+class Thinned:
+    """Lets the first `rate` of each second pass."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._second = 0
+        self._passed = 0
+
+    def passes(self, at: float) -> bool:
+        """`at` in seconds."""
+        if int(at) != self._second:
+            self._second, self._passed = int(at), 0
+        self._passed += 1
+        return self._passed <= self._rate
 
 
 def shown(entry: Entry, *, full: bool) -> dict[str, Any]:

@@ -149,6 +149,7 @@ class Telemetry:
             "rate": {outcome: round(rate, 3) for outcome, rate in rates.items()},
             "hit_ratio": hit_ratio(outcomes),
             "hit_ratio_last_minute": hit_ratio(rates),
+            "seconds": {outcome: round(total, 6) for outcome, total in self.tallies.seconds().items()},
             "tokens": {kind: int(snapshot.value("samewise.tokens", kind=kind)) for kind in kinds},
             "inflight": int(snapshot.value("samewise.inflight")),
             "verifications": {

@@ -95,6 +95,11 @@ class Recent:
         """Newest first."""
         return list(reversed(self._notices))[:limit]
 
+    def told(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Requests and notices, newest first, as JSON values."""
+        both = sorted([*self.records(limit), *self.notices(limit)], key=lambda each: each.at, reverse=True)
+        return [each.plain() for each in both[:limit]]
+
     async def subscribe(self) -> AsyncGenerator[Happened, None]:
         """What happens from now on, until the caller stops. Raises RuntimeError where too many listen already."""
         if len(self._listeners) >= self._limit:

@@ -161,6 +161,13 @@ class Tallies:
             counts[outcome] = counts.get(outcome, 0) + series.count
         return counts
 
+    def seconds(self) -> dict[str, float]:
+        """What requests took so far, all together, by outcome."""
+        sums: dict[str, float] = {}
+        for (_, _, outcome, _), series in self._bounded.items():
+            sums[outcome] = sums.get(outcome, 0.0) + series.duration.total
+        return sums
+
     def snapshot(self) -> Snapshot:
         """All of it now, and what the sources say."""
         numbers = _Sums()
