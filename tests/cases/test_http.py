@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import zlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -84,48 +86,79 @@ async def test_a_compressed_error_stays_readable(pair: Pair) -> None:
     assert (answer.status, answer.json()) == (400, {"error": {"message": "no"}})
 
 
-async def test_connections_that_the_upstream_closes_under_its_feet_cost_no_request(
-    make_proxy: MakeProxy, mb: MockBackend
-) -> None:
-    """The upstream says keep-alive and closes as soon as it has answered."""
-    said = 0
+class Curt:
+    """An upstream on bare sockets. It answers once on each connection, which it then says to keep, and ends that
+    at the next byte; with `dies` it reads a question, says nothing and ends, and keeps no connection."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal said
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(
-            (int(line[15:]) for line in head.decode().split("\r\n") if line.lower().startswith("content-length")), 0
-        )
-        await reader.readexactly(length)
-        if b"POST" in head:
-            said += 1
-        choice = {"index": 0, "message": {"role": "assistant", "content": f"n{said}"}, "finish_reason": "stop"}
-        answer = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-        data = encoded(answer if b"POST" in head else mb.manifest)
-        fields = [b"HTTP/1.1 200 OK", b"Content-Type: application/json", b"Connection: keep-alive"]
-        fields += [b"x-samewise-environment: " + mb.manifest["id"].encode(), b"Content-Length: %d" % len(data)]
-        writer.write(b"\r\n".join([*fields, b"", b""]) + data)
-        await writer.drain()
+    def __init__(self, mb: MockBackend, *, dies: bool = False) -> None:
+        self.questions = 0
+        self.ended_idle = 0
+        self._manifest = mb.manifest
+        self._dies = dies
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        finally:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await self._once(reader, writer)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        proxy = await make_proxy(f"http://127.0.0.1:{port}/v1")
+    async def _once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        await reader.readexactly(next((int(line[15:]) for line in lines if line.startswith("content-length:")), 0))
+        asked = lines[0].startswith("post")
+        self.questions += asked
+        if asked and self._dies:
+            return
+        choice = {"index": 0, "message": {"role": "assistant", "content": f"n{self.questions}"}}
+        answer = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+        data = encoded({**answer, "choices": [{**choice, "finish_reason": "stop"}]} if asked else self._manifest)
+        fields = [b"HTTP/1.1 200 OK", b"Content-Type: application/json", b"Content-Length: %d" % len(data)]
+        fields += [b"Connection: close" if self._dies else b"Connection: keep-alive"]
+        fields += [b"x-samewise-environment: " + self._manifest["id"].encode()]
+        writer.write(b"\r\n".join([*fields, b"", b""]) + data)
+        await writer.drain()
+        if not self._dies and await reader.read(1):
+            self.ended_idle += 1
+
+
+async def test_idle_connections_that_the_upstream_ends_as_they_are_used_cost_no_request(
+    make_proxy: MakeProxy, mb: MockBackend
+) -> None:
+    upstream = Curt(mb)
+    async with upstream.listening() as url:
+        proxy = await make_proxy(url)
         answers = [await proxy.post(fresh()) for _ in range(100)]
         assert {answer.status for answer in answers} == {200}
         assert len({answer.text for answer in answers}) == 100
-        assert said == 100
-    finally:
-        server.close()
+        assert upstream.questions == 100
+        assert upstream.ended_idle > 30
+        await proxy.stop()
 
 
-async def test_an_upstream_that_read_the_question_and_died_is_not_asked_again(pair: Pair) -> None:
-    warm = fresh()
-    await pair.proxy.post(warm)
-    body = fresh()
-    pair.mb.when(body["messages"][0]["content"], Script(wire=b"", delay=1.1))
-    answer = await pair.proxy.post(body)
+async def test_an_upstream_that_read_the_question_and_died_is_not_asked_again(
+    make_proxy: MakeProxy, mb: MockBackend
+) -> None:
+    upstream = Curt(mb, dies=True)
+    async with upstream.listening() as url:
+        proxy = await make_proxy(url)
+        answer = await proxy.post(fresh())
+        assert (answer.status, answer.cache) == (502, "ERROR")
+        assert upstream.questions == 1
+        await proxy.stop()
+
+
+async def test_an_upstream_that_worked_on_the_question_and_died_is_not_asked_again(pair: Pair) -> None:
+    """On a connection that had been used before, too: it was not idle when it ended."""
+    await pair.proxy.post(fresh())
+    pair.mb.once(Script(wire=b"", delay=1.1))
+    answer = await pair.proxy.post(fresh())
     assert (answer.status, answer.cache) == (502, "ERROR")
     assert pair.mb.count == 2
 
