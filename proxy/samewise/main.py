@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from samewise.core.acceptance import Report
+    from samewise.core.entry import Entry
     from samewise.core.fingerprint import Environment
+    from samewise.core.plan import Plan
     from samewise.core.tenants import Key
     from samewise.http.admin import AdminPort
     from samewise.http.auth import Gate
@@ -41,7 +43,10 @@ if TYPE_CHECKING:
     from samewise.pipeline.keywatch import KeyWatch
     from samewise.pipeline.promotion import Promoter
     from samewise.pipeline.reclaim import Reclaimer
-    from samewise.ports import Member, Store
+    from samewise.pipeline.verify.book import Book
+    from samewise.pipeline.verify.episodes import Episodes
+    from samewise.pipeline.verify.verifier import Verifier
+    from samewise.ports import Member, Store, Trace
     from samewise.settings import ApiKey, Settings
     from samewise.store.factory import Stores
     from samewise.telemetry.observer import Telemetry
@@ -390,10 +395,10 @@ def _build(
     from samewise.http.data import DataPort
     from samewise.http.doctor import DoctorRoutes
     from samewise.http.health import Health
-    from samewise.http.hot import HotAnswers
     from samewise.http.keys import KeyRoutes
     from samewise.http.page import OPEN_PATHS, Page
     from samewise.http.transfer import TransferRoutes
+    from samewise.http.verification import VerifyRoutes
     from samewise.pipeline.answer import Answerer
     from samewise.pipeline.control import Control
     from samewise.pipeline.doctor import Doctor
@@ -429,7 +434,16 @@ def _build(
     limits = Limits(
         ttl=settings.store.ttl, max_ttl=settings.store.max_ttl, max_entry=settings.store.max_entry, mode=mode
     )
-    fetcher = Fetcher(engine=engine, store=store, clock=clock, limits=limits, ended=control.ended)
+    fetcher = Fetcher(
+        engine=engine,
+        store=store,
+        clock=clock,
+        limits=limits,
+        ended=control.ended,
+        paused=control.withheld.pauses,
+    )
+    verification = _verification(settings, control, clock=clock, stores=stores, engine=engine, telemetry=telemetry)
+    fetcher.verification = verification.verifier
     leader = None
     if stores.leases is not None:
         leader = Leader(leases=stores.leases, fetcher=fetcher, store=store, clock=clock, ended=control.may_have_ended)
@@ -441,22 +455,15 @@ def _build(
         control=control,
         clock=clock,
         mode=mode,
+        on_hit=verification.on_hit,
+        on_held=verification.verifier.on_held,
         nearest=neighbours.refused,
         leader=leader,
     )
     answerer = Answerer(control=control, resolver=resolver, clock=clock, canary=settings.environments.canary)
     health = Health(store=store, engine=engine, alone=mode == "frozen")
     request_ids = _request_ids()
-    hot = None
-    if stores.memory is not None and mode in {"on", "read-only", "frozen"}:
-        hot = HotAnswers(
-            peek=stores.memory.peek,
-            generation=lambda: control.generation,
-            clock=clock,
-            request_ids=request_ids,
-            on_hit=None,
-            limit=settings.store.memory // HOT_SHARE,
-        )
+    hot = _hot(settings, stores, control, clock=clock, request_ids=request_ids, on_hit=verification.on_hit)
     keys = _watch_keys(settings, control, telemetry)
     gate = _gate(settings, clock, control)
     data = DataPort(
@@ -494,6 +501,7 @@ def _build(
         gate=gate,
         config=masked(settings),
         prometheus=settings.telemetry.prometheus,
+        consistency=verification.episodes.describe,
         open_paths=OPEN_PATHS,
         more=(
             Page(telemetry.recent.told),
@@ -502,9 +510,10 @@ def _build(
             TransferRoutes(
                 Transfer(control=control, store=store, engine=engine, clock=clock, version=version("samewise"))
             ),
+            VerifyRoutes(verification.verifier, verification.book, operations),
         ),
     )
-    background = tuple(each for each in (local, shared, promoter, keys) if each is not None)
+    background = tuple(each for each in (local, shared, promoter, keys, verification.verifier) if each is not None)
     return House(control, flights, health, data, admin, hot, background)
 
 
@@ -521,6 +530,97 @@ def _reclaimers(
     if stores.memory is None:
         return of(stores.store, "store"), None
     return of(stores.memory, "memory"), of(stores.store, "store") if stores.store is not stores.memory else None
+
+
+def _hot(
+    settings: Settings,
+    stores: Stores,
+    control: Control,
+    *,
+    clock: SystemClock,
+    request_ids: Callable[[], str],
+    on_hit: Callable[[Entry, Plan, Trace | None], None] | None,
+) -> HotAnswers | None:
+    from samewise.http.hot import HotAnswers
+
+    if stores.memory is None or settings.cache.mode not in {"on", "read-only", "frozen"}:
+        return None
+    return HotAnswers(
+        peek=stores.memory.peek,
+        generation=lambda: control.generation,
+        clock=clock,
+        request_ids=request_ids,
+        on_hit=on_hit,
+        limit=settings.store.memory // HOT_SHARE,
+    )
+
+
+class Verification(NamedTuple):
+    """What recomputes, what it wrote down, and what it comes to."""
+
+    verifier: Verifier
+    book: Book
+    episodes: Episodes
+    on_hit: Callable[[Entry, Plan, Trace | None], None] | None
+
+
+def _verification(
+    settings: Settings, control: Control, *, clock: SystemClock, stores: Stores, engine: Pool, telemetry: Telemetry
+) -> Verification:
+    from samewise.pipeline.verify.acts import Acts
+    from samewise.pipeline.verify.book import Book
+    from samewise.pipeline.verify.consistency import Level
+    from samewise.pipeline.verify.episodes import Episodes
+    from samewise.pipeline.verify.judge import Judge
+    from samewise.pipeline.verify.recompute import Recomputer
+    from samewise.pipeline.verify.room import Room
+    from samewise.pipeline.verify.verifier import Policy, Verifier
+    from samewise.upstream.hook import Hook
+
+    wanted, who = settings.verify, f"proxy-{secrets.token_hex(4)}"
+    recomputer = Recomputer(
+        engine,
+        clock,
+        salts=control.salt,
+        fresh=functools.partial(secrets.token_hex, 16),
+        timeout=min(settings.timeouts.total, settings.timeouts.first_byte),
+    )
+    full = wanted.outputs == "full"
+    book = Book(stores.records, clock, keep=wanted.keep, full=full, ids=functools.partial(secrets.token_hex, 8))
+    episodes = Episodes(
+        level=Level(target=wanted.target, floor=wanted.floor),
+        on_floor=wanted.on_floor,
+        control=control,
+        engine=engine,
+        book=book,
+        observer=telemetry,
+        clock=clock,
+        who=who,
+        hook=Hook(wanted.hook) if wanted.hook else None,
+    )
+    policy = Policy(
+        rate=wanted.rate,
+        concurrency=wanted.concurrency,
+        action=wanted.action,
+        warm=wanted.warm,
+        each=wanted.each,
+        queue=wanted.queue,
+        release=wanted.release,
+        agreements=settings.cache.agreements,
+    )
+    verifier = Verifier(
+        policy=policy,
+        judge=Judge(recomputer, near_tie_nats=wanted.near_tie_nats),
+        room=Room(engine, recomputer, clock),
+        acts=Acts(control=control, store=stores.store, clock=clock, who=who),
+        book=book,
+        episodes=episodes,
+        withheld=control.withheld,
+        store=stores.store,
+        observer=telemetry,
+        clock=clock,
+    )
+    return Verification(verifier, book, episodes, verifier.on_hit if wanted.rate > 0 else None)
 
 
 def _promoter(settings: Settings, clock: SystemClock, engine: Pool, control: Control) -> Promoter:

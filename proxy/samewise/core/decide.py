@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from samewise.core.controls import Controls
+from samewise.core.divergence import Outcome
 from samewise.core.entry import Entry
 from samewise.core.reason import Reason
 
@@ -56,6 +57,54 @@ class Discard(msgspec.Struct, frozen=True):
     """Give the answer to who asked, and store nothing."""
 
     reason: Reason
+
+
+class Agreed(msgspec.Struct, frozen=True):
+    """One more recomputation said the same."""
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """Keep the record of it, and nothing else."""
+
+
+class Evict(msgspec.Struct, frozen=True):
+    """The entry goes."""
+
+
+class Replace(msgspec.Struct, frozen=True):
+    """The new answer becomes the entry; the old one stays in the record."""
+
+
+class Quarantine(msgspec.Struct, frozen=True):
+    """The key is answered by the upstream until enough recomputations agree with the entry."""
+
+
+class Ignore(msgspec.Struct, frozen=True):
+    """Nothing can be concluded."""
+
+
+Action = Literal["flag", "evict", "replace", "quarantine"]
+
+
+def after_verify(verdict: Outcome, action: Action) -> Agreed | Flag | Evict | Replace | Quarantine | Ignore:
+    """The fourth decision, about an entry that was recomputed. Only a confirmed divergence costs an entry anything."""
+    match verdict:
+        case "match":
+            return Agreed()
+        case "inconclusive":
+            return Ignore()
+        case "near_tie" | "flaky":
+            return Flag()
+        case "divergent":
+            match action:
+                case "flag":
+                    return Flag()
+                case "evict":
+                    return Evict()
+                case "replace":
+                    return Replace()
+                case "quarantine":
+                    return Quarantine()
 
 
 def on_arrival(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -64,6 +64,7 @@ class AdminPort:
         gate: Gate,
         config: dict[str, Any],
         prometheus: bool = True,
+        consistency: Callable[[Mapping[str, Mapping[str, Any]]], dict[str, Any]] = lambda counts: {},
         more: Sequence[Routes] = (),
         open_paths: frozenset[str] = frozenset(),
     ) -> None:
@@ -78,6 +79,7 @@ class AdminPort:
         self._gate = gate
         self._config = config
         self._prometheus = prometheus
+        self._consistency = consistency
         self._more = tuple(more)
         self._open_paths = open_paths | {"/healthz", "/readyz"}
 
@@ -123,7 +125,9 @@ class AdminPort:
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
         code, ready = self._health.readiness()
-        return web.json_response({"ready": code == 200, **ready, **(await self._sight.status())})
+        status = await self._sight.status()
+        status["consistency"] = self._consistency(status.get("consistency", {}))
+        return web.json_response({"ready": code == 200, **ready, **status})
 
     async def _show_config(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(self._config)
@@ -148,9 +152,7 @@ class AdminPort:
     async def _change_upstream(self, request: web.Request) -> web.StreamResponse:
         asked = await _object(request)
         kind = f"upstream-{request.match_info['action']}"
-        await self._operations.change_upstream(
-            kind, _text(asked, "url"), by=by(request), reason=_text(asked, "reason")
-        )
+        await self._operations.change_upstream(kind, _text(asked, "url"), by=by(request), reason=_text(asked, "reason"))
         return web.json_response({"items": self._operations.upstreams()})
 
     async def _upstreams(self, request: web.Request) -> web.StreamResponse:

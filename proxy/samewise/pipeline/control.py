@@ -20,6 +20,8 @@ from samewise.pipeline.invalidate import Invalidations, Scope
 from samewise.pipeline.keyring import Keyring
 from samewise.pipeline.profiles import Profiles
 from samewise.pipeline.rollout import Rollout
+from samewise.pipeline.verify import withheld
+from samewise.pipeline.verify.withheld import Withheld
 from samewise.ports import Clock, ControlEvent, Journal, Notice, Observer, Store, StoreUnavailable
 
 RETRY = 1.0
@@ -63,6 +65,7 @@ class Control:
         self.salts: bytes | None = None
         """What tenants' salts are derived from; None where there are none."""
         self.invalidations = Invalidations()
+        self.withheld = Withheld()
         self.number = 0
         """The last event taken in."""
         self.ready = False
@@ -128,6 +131,10 @@ class Control:
     def informed(self) -> bool:
         """False until the journal could be read: what was ended is not known, so nothing stored may be served."""
         return not self._provisional
+
+    def salt(self, tenant: str, environment: Environment) -> str:
+        """The `cache_salt` of a tenant's own requests, empty where they have none."""
+        return self._salt(tenant, environment)
 
     def ended(self, entry: Entry) -> bool:
         """True where an invalidation came after what the entry's fill knew."""
@@ -201,6 +208,11 @@ class Control:
                 await self._fleet.apply(event)
             case keyring.REVOKE:
                 self.keyring.apply(event)
+            case kind if kind in withheld.KINDS:
+                self.withheld.apply(event)
+                if kind in {withheld.EVICT, withheld.REPLACE}:
+                    with contextlib.suppress(StoreUnavailable):
+                        await self._store.revise(event.subject, withheld.gone(event))
             case adopted.KIND:
                 self.adopted.apply(event)
                 self.invalidations.reach(adopted.epochs(event))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 import msgspec
 
 from samewise.core import canonical, headers
+from samewise.core.again import VARIANT
 from samewise.core.answer import Answer, Event
 from samewise.core.decide import Discard, Keep, Mode, after_fetch, lifetime
 from samewise.core.entry import Entry
@@ -17,7 +19,7 @@ from samewise.core.fingerprint import CONTRACT, ENVIRONMENT_PATH
 from samewise.core.plan import Plan, Unit
 from samewise.core.reason import Reason
 from samewise.pipeline.recording import Head, Recording
-from samewise.ports import Call, Clock, Engine, Exchange, Store, StoreUnavailable, UpstreamFailed
+from samewise.ports import Call, Clock, Engine, Exchange, Store, StoreUnavailable, Trace, UpstreamFailed
 
 CONFIRM = 5.0
 """Seconds that a backend may take to say that it is still what it was."""
@@ -35,26 +37,55 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked: `units` of `plan`, in the words of `call`. `keep` is False where nothing may be stored."""
+    """What is asked: `units` of `plan`, in the words of `call`. `keep` is False where nothing may be stored.
+
+    `refresh`: past the cache, so that what is there is compared with what comes.
+    """
 
     family: Family
     plan: Plan
     units: tuple[Unit, ...]
     call: Call
     keep: bool = True
+    refresh: bool = False
+    trace: Trace | None = None
+
+
+class Verification(Protocol):
+    """Who compares answers with each other; nothing here waits for it."""
+
+    @property
+    def agreements(self) -> int:
+        """Recomputations that must agree before an answer is kept; 0: it is kept at once."""
+
+    def on_refresh(self, old: Entry, new: Entry, trace: Trace | None) -> None:
+        """The new one was recorded while the old one was there."""
+
+    def on_candidate(self, entry: Entry, trace: Trace | None) -> None:
+        """Keep it once enough recomputations agree."""
 
 
 class Fetcher:
     """Asks, records, decides, stores. `ended` tells whether an invalidation came after an entry's fill began."""
 
     def __init__(
-        self, *, engine: Engine, store: Store, clock: Clock, limits: Limits, ended: Callable[[Entry], bool]
+        self,
+        *,
+        engine: Engine,
+        store: Store,
+        clock: Clock,
+        limits: Limits,
+        ended: Callable[[Entry], bool],
+        paused: Callable[[str], bool] = lambda environment: False,
     ) -> None:
+        """`paused` tells whether nothing of an environment is kept now."""
         self._engine = engine
         self._store = store
         self._clock = clock
         self._limits = limits
         self._ended = ended
+        self._paused = paused
+        self.verification: Verification | None = None
 
     async def fill(self, question: Question, recording: Recording) -> None:
         """Write the recording to its end. Raises UpstreamFailed where there is no whole answer."""
@@ -152,7 +183,13 @@ class Fetcher:
             ended=self._ended(entry),
             mode=self._limits.mode,
         )
+        if isinstance(decision, Keep) and self._paused(entry.environment):
+            return Discard(Reason.QUARANTINED)
+        if isinstance(decision, Keep) and self.verification is not None and self.verification.agreements:
+            self.verification.on_candidate(entry, question.trace)
+            return Discard(Reason.UNVERIFIED)
         if isinstance(decision, Keep):
+            old = await self._there(entry) if question.refresh else None
             began = self._clock.monotonic()
             try:
                 if not await self._store.put(entry):
@@ -161,7 +198,19 @@ class Fetcher:
                 return Discard(Reason.STORE_DOWN)
             finally:
                 recording.storing = began, self._clock.monotonic() - began
+            if old is not None and self.verification is not None:
+                self.verification.on_refresh(old, entry, question.trace)
         return decision
+
+    async def _there(self, entry: Entry) -> Entry | None:
+        """What would have been served in the entry's place."""
+        if self.verification is None:
+            return None
+        try:
+            found = await self._store.get(entry.key)
+        except StoreUnavailable:
+            return None
+        return found.entry if found is not None and not self._ended(found.entry) else None
 
     def _ran(self, head: Head) -> str | None:
         """The environment that answered; empty where it changed while the answer was made."""
@@ -172,6 +221,7 @@ class Fetcher:
 
     def _entry(self, question: Question, unit: Unit, key: str, *, answer: Answer, head: Head, ttl: float) -> Entry:
         context = question.plan.context
+        variant = question.plan.controls.variant
         return Entry(
             key=key,
             created=self._clock.now(),
@@ -190,6 +240,7 @@ class Fetcher:
             seed=unit.seed,
             instance=head.instance or head.member,
             concurrency=head.concurrency,
+            extra={VARIANT: [list(each) for each in variant]} if variant else {},
         )
 
 

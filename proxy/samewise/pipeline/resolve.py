@@ -27,7 +27,10 @@ from samewise.ports import Call, Clock, Found, Store, StoreUnavailable, Trace
 
 
 class Resolver:
-    """`on_hit` is told of every entry that is served, and where; `nearest` finds the entry that a refusal names."""
+    """`on_hit` is told of every entry that is served, `on_held` of those that verification withholds.
+
+    `nearest` finds the entry that a refusal names.
+    """
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class Resolver:
         clock: Clock,
         mode: Mode,
         on_hit: Callable[[Entry, Plan, Trace | None], None] | None = None,
+        on_held: Callable[[Entry, Trace | None], None] | None = None,
         nearest: Callable[[Plan], Awaitable[Nearest | None]] | None = None,
         leader: Leader | None = None,
     ) -> None:
@@ -49,6 +53,7 @@ class Resolver:
         self._clock = clock
         self._mode = mode
         self._on_hit = on_hit
+        self._on_held = on_held
         self._nearest = nearest
         self._leader = leader
 
@@ -103,6 +108,13 @@ class Resolver:
             failed=failed,
         ):
             case Serve(entry, age):
+                if self._control.withheld.holds(entry):
+                    if self._on_held is not None:
+                        self._on_held(entry, asked.ask.trace)
+                    if plan.controls.only_if_cached or self._mode == "frozen":
+                        raise not_cached(Reason.QUARANTINED)
+                    marks.outcome, marks.forward, marks.reason = "bypass", "bypass", Reason.QUARANTINED
+                    return Bypass(Reason.QUARANTINED)
                 marks.outcome, marks.tier = "hit", found.tier if found else None
                 marks.age, marks.ttl, marks.verified = age, entry.ttl - age, entry.verified
                 marks.environment = entry.environment
@@ -149,7 +161,7 @@ class Resolver:
 
     def alone(self, asked: Asked, units: Sequence[Unit], marks: Marks, *, keep: bool) -> Source:
         """A fetch for this caller alone; where nothing is kept it ends with the caller."""
-        question = self._question(asked, units, marks, keep=keep)
+        question = msgspec.structs.replace(self._question(asked, units, marks, keep=keep), refresh=keep)
         recording, follower, task = self._flights.alone(lambda recording: self._fetcher.fill(question, recording))
         return Coming(recording, follower, None if keep else task)
 
@@ -181,6 +193,7 @@ class Resolver:
             plan=plan,
             units=tuple(units),
             keep=keep,
+            trace=ask.trace,
             call=Call(
                 method="POST",
                 path=ask.family.path + (f"?{ask.query}" if ask.query else ""),

@@ -63,6 +63,7 @@ class Telemetry:
         self._closing: list[Closing] = []
         self._kinds = Names(64)
         self._values = Names(1000)
+        self._consistency: dict[str, dict[str, int]] = {}
         self.tallies = tallies or Tallies()
         self.recent = recent or Recent(clock)
         self.rates = Rates(clock, self.tallies.outcomes)
@@ -106,6 +107,7 @@ class Telemetry:
         elif kind in _SET:
             name, wanted = _SET[kind]
             self.tallies.set(name, notice.value, **self._bounded(attributes, wanted))
+            self._consistency[self._values.bound(attributes.get("environment", ""))] = dict(notice.detail)
         elif kind == "control" and attributes.get("kind") == _INVALIDATE:
             scope = str(notice.detail.get("subject", ""))
             self.tallies.count("samewise.invalidations", scope=self._values.bound(scope))
@@ -151,6 +153,7 @@ class Telemetry:
             "hit_ratio_last_minute": hit_ratio(rates),
             "seconds": {outcome: round(total, 6) for outcome, total in self.tallies.seconds().items()},
             "tokens": {kind: int(snapshot.value("samewise.tokens", kind=kind)) for kind in kinds},
+            "consistency": dict(self._consistency),
             "inflight": int(snapshot.value("samewise.inflight")),
             "verifications": {
                 dict(number.attributes).get("verdict", ""): int(number.value)
@@ -192,13 +195,19 @@ class Telemetry:
             case kind if kind in _QUIET:
                 return
             case "verification":
-                if notice.attributes.get("verdict") != "match":
-                    self._log.warning("a recomputation did not agree", **fields)
+                self._verified(notice.attributes.get("verdict"), fields)
             case "store-error":
                 what = "store-error {tier} {error}".format_map({"tier": "", "error": "", **notice.attributes})
                 self._log.seldom(what, "a store can't be asked; upstreams answer meanwhile", **fields)
             case kind:
                 self._log.info(kind, **fields)
+
+    def _verified(self, verdict: str | None, fields: dict[str, Any]) -> None:
+        """What came to nothing is told once an interval: an upstream that is full makes many of them."""
+        if verdict == "inconclusive" and fields.get("outcome") != "flaky":
+            self._log.seldom("inconclusive", "a recomputation came to nothing", **fields)
+        elif verdict != "match":
+            self._log.warning("a recomputation did not agree", **fields)
 
 
 def _told(trace: Trace, record: Record) -> dict[str, Any]:
