@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from loadtest.fast import coalesce, hit, hit_redis, miss, stream_hit, stream_miss
-from loadtest.fast.figures import RESULTS, Options, options, table
+from loadtest.fast.figures import KEPT, Options, options, table
 
 SLACK = 0.7
 """A ratio may fall to this part of what it was: two short runs on a busy machine differ by as much."""
@@ -15,7 +15,7 @@ SLACK = 0.7
 def main(argv: Sequence[str]) -> int:
     """1 where a ratio fell, or a figure that counts calls grew."""
     given = options(["--seconds", "1", "--rounds", "3", *argv], "check")
-    known = {item["name"]: item["value"] for item in json.loads((RESULTS / "peers.json").read_text())["figures"]}
+    known = {item["name"]: item["value"] for item in json.loads(KEPT.read_text())["figures"]}
     code = 0
     for scenario in (hit, hit_redis, miss, stream_miss, stream_hit, coalesce):
         figures = scenario.measure(Options(seconds=given.seconds, rounds=given.rounds))

@@ -18,10 +18,8 @@ def measure(given: Options) -> list[Figure]:
 
     def body(at: int) -> dict[str, Any]:
         talk, turn = turns[at % len(turns)]
-        said = [
-            {"role": "user" if step % 2 == 0 else "assistant", "content": f"{talk}.{step}"}
-            for step in range(2 * turn + 1)
-        ]
+        roles = ["user", "assistant"] * turn + ["user"]
+        said = [{"role": role, "content": f"{talk}.{step}"} for step, role in enumerate(roles)]
         return {**question(1), "messages": said}
 
     with stage() as on:

@@ -21,6 +21,8 @@ from loadtest.load import Measured
 from loadtest.stage import Server
 
 RESULTS = Path(__file__).parent.parent / "results"
+KEPT = Path(__file__).parent.parent.parent / "docs" / "performance.json"
+"""The figures that the documentation shows, and that later ones are compared with."""
 ROUNDS = 5
 
 
@@ -86,11 +88,16 @@ def rate(turns: Sequence[Turn]) -> float:
     return median(turn.seen.rate for turn in turns)
 
 
-def ratio(
-    one: Sequence[Turn], other: Sequence[Turn], of: Callable[[Turn], float] = lambda turn: turn.seen.rate
-) -> float:
-    """The median over the rounds."""
-    return median(of(a) / max(of(b), 1e-9) for a, b in zip(one, other, strict=True))
+def seen_rate(turn: Turn) -> float:
+    """Requests a second."""
+    return turn.seen.rate
+
+
+def ratio(one: Sequence[Turn], other: Sequence[Turn], of: Callable[[Turn], float] = seen_rate) -> float:
+    """The median over the rounds. Raises RuntimeError where one of them answered nothing."""
+    if not all(turn.seen.requests for turn in (*one, *other)):
+        raise RuntimeError("a server answered nothing for a whole measurement: it is broken, or the machine too busy")
+    return median(of(a) / of(b) for a, b in zip(one, other, strict=True))
 
 
 def compared(name: str, one: Sequence[Turn], other: Sequence[Turn], least: float) -> list[Figure]:
@@ -106,9 +113,14 @@ def told(name: str, figures: Sequence[Figure], *, keep: bool = True) -> int:
     print(table(figures))
     if keep:
         RESULTS.mkdir(exist_ok=True)
-        made = {"scenario": name, **machine(), "figures": msgspec.to_builtins(list(figures))}
-        (RESULTS / f"{name}.json").write_text(json.dumps(made, indent=1) + "\n")
+        (RESULTS / f"{name}.json").write_text(report(name, figures))
     return int(any(figure.holds is False for figure in figures))
+
+
+def report(name: str, figures: Sequence[Figure]) -> str:
+    """JSON, with what it was measured on."""
+    made = {"scenario": name, **machine(), "figures": msgspec.to_builtins(list(figures))}
+    return json.dumps(made, indent=1) + "\n"
 
 
 def table(figures: Sequence[Figure]) -> str:

@@ -17,13 +17,13 @@ from loadtest.fast import (
     stream_hit,
     stream_miss,
 )
-from loadtest.fast.figures import RESULTS, Figure, options, plot, told
+from loadtest.fast.figures import KEPT, Figure, options, plot, report, told
 
 ALL = (hit, hit_redis, hit_sqlite, miss, stream_miss, stream_hit, coalesce, scale, mixed, conversation, soak)
 
 
 def main(argv: Sequence[str]) -> int:
-    """All of them; the plot lies beside the JSON."""
+    """All of them; figures and plot go to `docs/`."""
     given = options(argv, "peers")
     figures: list[Figure] = []
     for scenario in ALL:
@@ -34,5 +34,6 @@ def main(argv: Sequence[str]) -> int:
     print("\n# All of it\n")
     code = told("peers", figures)
     title = "Figures in parts of what they should be (dashed); longer is better"
-    (RESULTS / "peers.svg").write_text(plot(figures, title))
+    KEPT.with_suffix(".svg").write_text(plot(figures, title))
+    KEPT.write_text(report("peers", figures))
     return code

@@ -22,9 +22,7 @@ def measure(given: Options) -> list[Figure]:
         null = on.null()
         servers = {f"{count}": (on.proxy(null.url, workers=count, core=None), load) for count in (1, 2, 4)}
         turns = in_turns(given.rounds, servers)
-        figures = [
-            Figure(name=f"hits/s, {count} workers", value=rate(turns[f"{count}"]), unit="/s") for count in (1, 2, 4)
-        ]
+        figures = [Figure(name=f"hits/s, {count} workers", value=rate(turns[count]), unit="/s") for count in servers]
         two = ratio(turns["2"], turns["1"])
         figures.append(Figure(name="two workers against one", value=two, unit="x", least=1.6))
     return [*figures, *_entries(given)]

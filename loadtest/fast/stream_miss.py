@@ -35,12 +35,7 @@ def measure(given: Options) -> list[Figure]:
         return [
             Figure(name="time to first token added on a stream", value=first, unit="ms", most=1),
             Figure(name="tokens/s relayed", value=rate(turns["proxy"]) * CHUNKS, unit="/s"),
-            Figure(
-                name="tokens/s relayed against directly",
-                value=ratio(turns["proxy"], turns["direct"]),
-                unit="x",
-                least=0.6,
-            ),
+            Figure(name="tokens/s relayed against directly", value=relayed, unit="x", least=0.6),
         ]
 
 
