@@ -63,6 +63,8 @@ TRIAL_CONCURRENCY = (1, 8)
 """How many questions of the acceptance are under way at once, where it decides over an environment."""
 CUT = 0.1
 """Seconds that handlers get to see that they are cut off; none at all would be no limit."""
+HOT_ALONE = 4 << 20
+"""The same, in bytes, where there is no memory tier."""
 TELEMETRY_GRACE = 1.0
 """Seconds that a collector may take at the end to get what is left."""
 
@@ -346,6 +348,7 @@ def _open_engine(settings: Settings, clock: SystemClock, on_change: Callable[[Me
             api_key=upstream.api_key,
             environment=upstream.environment,
             probe=settings.environments.probe,
+            resolve=upstream.resolve,
         )
         for upstream in settings.upstreams
     ]
@@ -543,15 +546,16 @@ def _hot(
 ) -> HotAnswers | None:
     from samewise.http.hot import HotAnswers
 
-    if stores.memory is None or settings.cache.mode not in {"on", "read-only", "frozen"}:
+    if settings.cache.mode not in {"on", "read-only", "frozen"}:
         return None
     return HotAnswers(
-        peek=stores.memory.peek,
+        peek=stores.memory.peek if stores.memory is not None else None,
+        look=stores.store.get if stores.memory is None else None,
         generation=lambda: control.generation,
         clock=clock,
         request_ids=request_ids,
         on_hit=on_hit,
-        limit=settings.store.memory // HOT_SHARE,
+        limit=settings.store.memory // HOT_SHARE if stores.memory is not None else HOT_ALONE,
     )
 
 

@@ -81,11 +81,15 @@ class Admin(Section):
 
 
 class Upstream(Section):
-    """One backend. `environment`: `auto`, or a label that an operator vouches for and moves by hand."""
+    """One backend. `environment`: `auto`, or a label that an operator vouches for and moves by hand.
+
+    `resolve`: the URL's name stands for many; each address behind it is an upstream.
+    """
 
     url: Annotated[str, AfterValidator(units.upstream_url)] = "http://127.0.0.1:8000/v1"
     api_key: Secret = ""
     environment: Annotated[str, AfterValidator(units.label)] = "auto"
+    resolve: bool = False
 
 
 class Store(Section):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from samewise.ports import Clock, Member
 from samewise.upstream.address import base_url
 from samewise.upstream.client import Client
 from samewise.upstream.member import Upstream
+from samewise.upstream.names import Names
 from samewise.upstream.options import Timeouts, UpstreamOptions
 from samewise.upstream.pool import Pool
 from samewise.upstream.sse import MAX_EVENT
@@ -38,10 +41,14 @@ def open_upstreams(
         return Upstream(one, client, poll=poll, clock=clock, salt=salt, on_change=on_change)
 
     configured = {base_url(one.url): one for one in options}
+    names = Names({url: one for url, one in configured.items() if one.resolve}, poll)
 
     def named(url: str) -> Upstream:
-        """One that is added while the pool runs: as it is configured, else like the first one, without its secrets."""
-        like = UpstreamOptions(url=url, probe=options[0].probe if options else UpstreamOptions(url=url).probe)
-        return make(configured.get(url, like))
+        """One that comes while the pool runs: as it is configured, as the name that it belongs to, or plain."""
+        like = configured.get(url) or names.like(url)
+        if like is None:
+            like = UpstreamOptions(url=url, probe=options[0].probe if options else UpstreamOptions(url=url).probe)
+        return make(msgspec.structs.replace(like, url=url))
 
-    return Pool([make(one) for one in options], strategy or LeastLoaded(), named, hedge=hedge)
+    members = [make(one) for one in options if not one.resolve]
+    return Pool(members, strategy or LeastLoaded(), named, names=names, hedge=hedge)

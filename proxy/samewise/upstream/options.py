@@ -24,10 +24,12 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `api_key` replaces the client's own Authorization; empty: the client's travels on. `environment` is
     `auto` or a label that an operator vouches with. `probe` is the time in seconds between looks at the
-    answers of a server that has no contract; 0 asks it nothing.
+    answers of a server that has no contract; 0 asks it nothing. `resolve`: each address behind the URL's name
+    is an upstream of its own.
     """
 
     url: str
     api_key: str = ""
     environment: str = "auto"
     probe: float = 30.0
+    resolve: bool = False

@@ -9,6 +9,7 @@ from samewise.ports import Call, Exchange, Member, UpstreamFailed
 from samewise.upstream.address import base_url
 from samewise.upstream.hedge import first_of
 from samewise.upstream.member import Upstream
+from samewise.upstream.names import Names
 from samewise.upstream.strategy import Strategy
 
 _START = 1.0
@@ -23,7 +24,13 @@ class Pool:
     """
 
     def __init__(
-        self, members: Iterable[Upstream], strategy: Strategy, make: Callable[[str], Upstream], *, hedge: float = 0.0
+        self,
+        members: Iterable[Upstream],
+        strategy: Strategy,
+        make: Callable[[str], Upstream],
+        *,
+        names: Names,
+        hedge: float = 0.0,
     ):
         """`make` builds what `add` adds; `hedge`: seconds after which another is asked too, 0: never. Raises ValueError where two members have one URL."""
         self._members: dict[str, Upstream] = {}
@@ -33,6 +40,7 @@ class Pool:
             self._members[member.url] = member
         self._strategy = strategy
         self._make = make
+        self._names = names
         self._hedge = hedge
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -42,10 +50,11 @@ class Pool:
         """Begin to watch; returns when every upstream is known or known to be away, after 1 s at most."""
         for member in self._members.values():
             member.start()
-        await self._wait(self._members.values())
+        await asyncio.gather(self._wait(self._members.values()), self._names.start(self.add, self.remove))
 
     async def close(self) -> None:
         """Watch no more and end every connection, those of running requests too."""
+        await self._names.close()
         for task in self._leaving:
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
