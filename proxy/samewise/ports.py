@@ -330,7 +330,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 class Repeat(Protocol):
     """Counts a request like one that was told of before."""
 
-    def __call__(self, request_id: str, started: float, duration: float, age: float) -> None: ...
+    def __call__(self, request_id: str, started: float, duration: float, age: float, lookup: float) -> None: ...
 
 
 class Observer(Protocol):

@@ -123,7 +123,7 @@ class House:
         text = await self.admin("GET", "/metrics")
         found = re.findall(
             r"^(samewise_(?:requests|tokens|uncached)_total\S*|samewise_(?:request_duration|time_to_first_token|"
-            r"entry_age)_seconds_count\S*|samewise_inflight) (\S+)$",
+            r"entry_age|lookup_duration)_seconds_count\S*|samewise_inflight) (\S+)$",
             text,
             re.MULTILINE,
         )
@@ -140,7 +140,7 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def opened(
     mb: MockBackend, folder: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
 ) -> AsyncIterator[House]:
-    short = {"a": 0, "b": 0}
+    short = {"a": 0, "b": 0, "store": 0}
     made: list[HotAnswers] = []
 
     class Seen(HotAnswers):
@@ -157,6 +157,11 @@ async def opened(
             found = super().by_body(question)
             short["b"] += found is not None
             return found
+
+        async def by_store(self, question: Any) -> bytes | None:
+            response = await super().by_store(question)
+            short["store"] += response is not None
+            return response
 
     monkeypatch.chdir(folder)
     monkeypatch.setattr("samewise.http.hot.HotAnswers", Seen)
@@ -381,6 +386,7 @@ async def test_an_entry_is_given_until_it_expires(house: House, monkeypatch: pyt
 async def test_an_entry_that_was_replaced_or_went_is_not_given(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     memory: list[MemoryStore] = []
     peek = house.hot._peek
+    assert peek is not None
     memory.append(peek.__self__)  # type: ignore[attr-defined]
     data = http()
     await house.warm(data)
@@ -410,7 +416,7 @@ async def test_a_refused_request_is_never_known(house: House) -> None:
     for data in (http(b"{"), http({"model": "m"}), http(B0, ("Content-Type", "text/plain"))):
         statuses = {(await house.once(data))[0] for _ in range(4)}
         assert len(statuses) == 1
-    assert house.short == {"a": 0, "b": 0}
+    assert not any(house.short.values())
 
 
 async def test_while_it_drains_nothing_is_answered_the_short_way(house: House) -> None:
@@ -448,3 +454,63 @@ async def test_the_memory_that_it_takes_is_bounded(tmp_path: Path, monkeypatch: 
                 await house.once(data)
             assert house.hot._requests.bytes <= limit and house.hot._bodies.bytes <= limit
         assert house.short["a"] > 50
+
+
+@pytest.fixture
+async def without_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    flags = {"store.url": f"sqlite:///{tmp_path}/s.db", "store.memory": 0}
+    async with MockBackend() as mb, opened(mb, tmp_path, monkeypatch, flags) as made:
+        yield made
+
+
+@pytest.mark.parametrize("data", REQUESTS.values(), ids=REQUESTS.keys())
+async def test_without_a_memory_tier_the_store_is_asked_and_all_else_is_the_same(
+    without_memory: House, data: bytes
+) -> None:
+    house = without_memory
+    await house.once(http())
+    await house.warm(data, lane="store")
+    seen: list[tuple[tuple[int, dict[str, str], bytes], dict[str, float]]] = []
+    for lane in ("store", "long"):
+        house.hot.enabled = lane != "long"
+        sent = data.replace(b"\r\n\r\n", b"\r\ntraceparent: another\r\n\r\n", 1)
+        before, shorts = await house.counters(), dict(house.short)
+        answer = await house.once(sent)
+        after = await house.counters()
+        assert house.short["store"] - shorts["store"] == (lane == "store")
+        change = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
+        seen.append((answer, change))
+    (short, short_counted), (long, counted) = seen
+    assert short[0] == long[0] and short[2] == long[2] and lasting(short[1]) == lasting(long[1])
+    assert set(short[1]) == set(long[1]) and short_counted == counted
+    assert house.short["a"] == house.short["b"] == 0
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+async def test_what_operators_change_holds_without_a_memory_tier_too(
+    without_memory: House, change: tuple[str, str, Any]
+) -> None:
+    house = without_memory
+    method, path, body = change
+    data = http(B0, ("x-samewise-tags", "t"))
+    await house.warm(data, lane="store")
+    _, headers, answer = await house.once(data)
+    key = headers["x-samewise-key"]
+    await house.admin(method, path.replace("KEY", key), json.loads(json.dumps(body).replace("KEY", key)))
+    _, headers, after = await house.once(data)
+    assert headers["x-samewise-cache"] == "MISS" and after != answer
+
+
+async def test_an_entry_that_changed_in_the_store_is_not_given_as_it_was(without_memory: House) -> None:
+    house = without_memory
+    data = http()
+    await house.warm(data, lane="store")
+    _, headers, _ = await house.once(data)
+    look = house.hot._look
+    assert look is not None
+    found = await look(headers["x-samewise-key"])
+    assert found is not None
+    await look.__self__.put(msgspec.structs.replace(found.entry, verified=5))  # type: ignore[attr-defined]
+    before = dict(house.short)
+    _, headers, _ = await house.once(data)
+    assert headers["x-samewise-verified"] == "5" and house.short == before

@@ -80,9 +80,8 @@ class DataPort:
             return probe
         family = self._families.get(incoming.path) if incoming.method == "POST" else None
         plain = await self._plain(incoming) if family is not None else None
-        if plain is not None and self._hot is not None and (known := self._hot.by_body(plain.question)) is not None:
-            server.remember(incoming, known[0])
-            return render.Written(known[1])
+        if plain is not None and (known := await self._known(incoming, plain)) is not None:
+            return render.Written(known)
         fields: Headers = tuple((name.lower(), value) for name, value in incoming.headers.items())
         account = Account(
             observer=self._observer,
@@ -132,6 +131,17 @@ class DataPort:
         finally:
             reply.close()
 
+    async def _known(self, incoming: web.BaseRequest, plain: Plain) -> bytes | None:
+        """The whole response, where the same was answered with a hit that is still one."""
+        hot = self._hot
+        if hot is None:
+            return None
+        known = hot.by_body(plain.question)
+        if known is None:
+            return await hot.by_store(plain.question)
+        server.remember(incoming, known[0])
+        return known[1]
+
     async def _plain(self, incoming: web.BaseRequest) -> Plain | None:
         """What a hit may be remembered by; None for requests that are not plain, large, or never all there."""
         if self._hot is None or incoming.version != HttpVersion11 or not incoming.body_exists:
@@ -146,9 +156,9 @@ class DataPort:
         return Plain(question, raw, self._hot.generation)
 
     def _offer(self, incoming: web.BaseRequest, plain: Plain, reply: Reply, account: Account) -> None:
-        """Remember a hit of the memory tier, so that it is given again the short way."""
+        """Remember a hit of the first tier, so that it is given again the short way."""
         hot, marks, entry, plan = self._hot, account.marks, reply.entry, reply.plan
-        if hot is None or entry is None or plan is None or marks.tier != "memory" or not incoming.keep_alive:
+        if hot is None or entry is None or plan is None or marks.tier != hot.tier or not incoming.keep_alive:
             return
         if plan.controls.max_age is not None or hot.generation != plain.generation:
             return

@@ -5,7 +5,8 @@ What holds, and is tested against the long way:
    connection whose parser is clean (`Framing`), or has the same path, body and every header field that can
    matter (`MATTERS`).
 2. Everything that was true then is true now: the generation (epochs, profiles, environments, members, keys) is
-   the same, and the memory tier has the very same entry, fresh. Otherwise the long way decides anew.
+   the same, and the memory tier has the very same entry, fresh. Where there is no memory tier the store is asked
+   each time, and must have an equal entry. Otherwise the long way decides anew.
 3. The response differs from the long way's in `x-request-id`, `Age`, the `ttl` of `Cache-Status` and `Date`
    alone, and each of these is what the long way would say now.
 4. It is counted as the long way counts it, and the verifier hears of it.
@@ -14,13 +15,13 @@ What holds, and is tested against the long way:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from email.utils import formatdate
 from typing import TypeVar
 
 from samewise.core.entry import Entry
 from samewise.core.plan import Plan
-from samewise.ports import Clock, Repeat, Trace
+from samewise.ports import Clock, Found, Repeat, StoreUnavailable, Tier, Trace
 
 MATTERS = (
     "authorization",
@@ -45,6 +46,9 @@ _REMEMBERED = 65_536
 _T = TypeVar("_T")
 
 Peek = Callable[[str, float], Entry | None]
+"""The entry of the memory tier that is fresh at a time."""
+Look = Callable[[str], Awaitable[Found | None]]
+"""The entry of a store. Raises StoreUnavailable."""
 
 
 class Hot:
@@ -112,13 +116,15 @@ class Memo:
 class HotAnswers:
     """Remembers hits by the bytes of their request, and by their body; within `limit` bytes each.
 
+    `peek` answers from the memory tier; without one, `look` asks the store, and only bodies are remembered.
     `enabled` is False while the process drains: then the long way says goodbye.
     """
 
     def __init__(
         self,
         *,
-        peek: Peek,
+        peek: Peek | None,
+        look: Look | None = None,
         generation: Callable[[], int],
         clock: Clock,
         request_ids: Callable[[], str],
@@ -126,6 +132,7 @@ class HotAnswers:
         limit: int,
     ) -> None:
         self._peek = peek
+        self._look = look
         self._generation = generation
         self._clock = clock
         self._request_ids = request_ids
@@ -135,6 +142,11 @@ class HotAnswers:
         self._seen: OrderedDict[int, None] = OrderedDict()
         self._heads: OrderedDict[bytes, None] = OrderedDict()
         self.enabled = True
+
+    @property
+    def tier(self) -> Tier:
+        """Whose hits are remembered."""
+        return "store" if self._peek is None else "memory"
 
     @property
     def generation(self) -> int:
@@ -153,7 +165,7 @@ class HotAnswers:
 
     def by_body(self, question: Hashable) -> tuple[Hot, bytes] | None:
         """The hit and the response to a request with this `question`: path, values of `MATTERS`, body."""
-        hot = self._bodies.get(question)
+        hot = self._bodies.get(question) if self._peek is not None else None
         if hot is None:
             return None
         response = self._answer(hot)
@@ -162,12 +174,30 @@ class HotAnswers:
             return None
         return hot, response
 
+    async def by_store(self, question: Hashable) -> bytes | None:
+        """The response to a request with this `question`, where there is no memory tier and the store has the hit."""
+        hot = self._bodies.get(question) if self._look is not None else None
+        if hot is None or self._look is None or not self._holds(hot):
+            return None
+        began = self._clock.monotonic()
+        try:
+            found = await self._look(hot.entry.key)
+        except StoreUnavailable:
+            return None
+        now = self._clock.now()
+        if found is None or found.entry != hot.entry or not found.entry.fresh(now) or not self._holds(hot):
+            self._bodies.drop(question)
+            return None
+        return self._given(hot, began, now, self._clock.monotonic() - began)
+
     def is_head(self, data: bytes) -> bool:
         """True for the head of a remembered request whose body came separately: its body is worth waiting for."""
         return self.enabled and data in self._heads
 
     def remember_request(self, head: bytes, data: bytes, hot: Hot) -> None:
         """Keep what was asked twice. `head`: the first piece, where the request came in several."""
+        if self._peek is None:
+            return
         index = hash(data)
         if index not in self._seen:
             _bounded(self._seen, index)
@@ -181,18 +211,24 @@ class HotAnswers:
         self._bodies.keep(question, hot, len(body))
 
     def _answer(self, hot: Hot) -> bytes | None:
-        if hot.generation != self._generation() or not self.enabled:
+        if self._peek is None or not self._holds(hot):
             return None
         began = self._clock.monotonic()
         now = self._clock.now()
-        entry = hot.entry
-        if self._peek(entry.key, now) is not entry:
+        if self._peek(hot.entry.key, now) is not hot.entry:
             return None
+        return self._given(hot, began, now, self._clock.monotonic() - began)
+
+    def _holds(self, hot: Hot) -> bool:
+        return hot.generation == self._generation() and self.enabled
+
+    def _given(self, hot: Hot, began: float, now: float, lookup: float) -> bytes:
+        entry = hot.entry
         if self._on_hit is not None:
             self._on_hit(entry, hot.plan, None)
         request_id = self._request_ids()
         response = hot.response(request_id, now)
-        hot.repeat(request_id, began, self._clock.monotonic() - began, entry.age(now))
+        hot.repeat(request_id, began, self._clock.monotonic() - began, entry.age(now), lookup)
         return response
 
 

@@ -92,9 +92,9 @@ class Telemetry:
         series = self.tallies.series(record.endpoint, record.model, record.outcome, record.tier)
         usage, look, remember = record.usage, self.rates.look, self.recent.again
 
-        def repeat(request_id: str, started: float, duration: float, age: float) -> None:
-            series.hit(duration, age, usage)
-            remember(record, request_id, started, duration, age)
+        def repeat(request_id: str, started: float, duration: float, age: float, lookup: float) -> None:
+            series.hit(duration, age, usage, lookup)
+            remember(record, request_id, started, duration, age, lookup=lookup)
             look(started)
 
         return repeat

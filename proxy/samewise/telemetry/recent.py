@@ -43,6 +43,7 @@ class Again(msgspec.Struct, frozen=True, gc=False):
     started: float
     duration: float
     age: float
+    lookup: float
 
     def record(self) -> Record:
         return msgspec.structs.replace(
@@ -52,7 +53,7 @@ class Again(msgspec.Struct, frozen=True, gc=False):
             duration=self.duration,
             first_byte=self.duration,
             age=self.age,
-            lookup=None,
+            lookup=self.lookup,
         )
 
 
@@ -75,9 +76,18 @@ class Recent:
         if self._listeners:
             self._tell(self._of(record))
 
-    def again(self, like: Record, request_id: str, started: float, duration: float, age: float) -> None:
+    def again(
+        self,
+        like: Record,
+        request_id: str,
+        started: float,
+        duration: float,
+        age: float,
+        *,
+        lookup: float,
+    ) -> None:
         """Remember a request like another."""
-        again = Again(like, request_id, started, duration, age)
+        again = Again(like, request_id, started, duration, age, lookup)
         self._records.append(again)
         if self._listeners:
             self._tell(self._of(again))

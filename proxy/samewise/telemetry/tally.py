@@ -78,14 +78,16 @@ class Series:
         self.first = Histogram()
         self.age = Histogram(AGES)
 
-    def hit(self, duration: float, age: float, usage: Usage) -> None:
-        """A hit that needed no look-up worth measuring; for the lane that holds this series."""
+    def hit(self, duration: float, age: float, usage: Usage, lookup: float) -> None:
+        """A hit whose first byte was its last; for the lane that holds this series."""
         self.count += 1
         self.completion += usage.completion_tokens
         self.cached += usage.cached_tokens
-        self.duration.add(duration)
-        self.first.add(duration)
+        place = self.duration.add(duration)
+        self.first.counts[place] += 1
+        self.first.total += duration
         self.age.add(age)
+        self.lookup.add(lookup)
 
 
 class Tallies:
