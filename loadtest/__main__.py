@@ -20,6 +20,7 @@ SCENARIOS = {
     "peers": "loadtest.fast.peers",
     "check": "loadtest.fast.check",
     "chaos": "loadtest.chaos",
+    "consistency": "loadtest.consistency",
     "drift": "loadtest.drift",
     "invalidate": "loadtest.invalidate",
 }

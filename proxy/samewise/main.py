@@ -42,13 +42,16 @@ if TYPE_CHECKING:
     from samewise.pipeline.flight import Flights
     from samewise.pipeline.keywatch import KeyWatch
     from samewise.pipeline.promotion import Promoter
+    from samewise.pipeline.receipts import Receipts
     from samewise.pipeline.reclaim import Reclaimer
     from samewise.pipeline.verify.book import Book
     from samewise.pipeline.verify.episodes import Episodes
+    from samewise.pipeline.verify.recompute import Recomputer
     from samewise.pipeline.verify.verifier import Verifier
     from samewise.ports import Member, Store, Trace
     from samewise.settings import ApiKey, Settings
     from samewise.store.factory import Stores
+    from samewise.store.receipt_log import ReceiptLog
     from samewise.telemetry.observer import Telemetry
     from samewise.telemetry.together import Together
     from samewise.upstream.pool import Pool
@@ -400,6 +403,7 @@ def _build(
     from samewise.http.health import Health
     from samewise.http.keys import KeyRoutes
     from samewise.http.page import OPEN_PATHS, Page
+    from samewise.http.receipts import ReceiptRoutes
     from samewise.http.transfer import TransferRoutes
     from samewise.http.verification import VerifyRoutes
     from samewise.pipeline.answer import Answerer
@@ -434,22 +438,23 @@ def _build(
     )
     local, shared = _reclaimers(clock, stores, control, telemetry)
     promoter = _promoter(settings, clock, engine, control)
-    limits = Limits(
-        ttl=settings.store.ttl, max_ttl=settings.store.max_ttl, max_entry=settings.store.max_entry, mode=mode
-    )
     fetcher = Fetcher(
         engine=engine,
         store=store,
         clock=clock,
-        limits=limits,
+        limits=Limits(
+            ttl=settings.store.ttl, max_ttl=settings.store.max_ttl, max_entry=settings.store.max_entry, mode=mode
+        ),
         ended=control.ended,
         paused=control.withheld.pauses,
     )
     verification = _verification(settings, control, clock=clock, stores=stores, engine=engine, telemetry=telemetry)
     fetcher.verification = verification.verifier
-    leader = None
-    if stores.leases is not None:
-        leader = Leader(leases=stores.leases, fetcher=fetcher, store=store, clock=clock, ended=control.may_have_ended)
+    leader = (
+        Leader(leases=stores.leases, fetcher=fetcher, store=store, clock=clock, ended=control.may_have_ended)
+        if stores.leases is not None
+        else None
+    )
     neighbours = Neighbours(store=store, clock=clock, ended=control.ended)
     resolver = Resolver(
         store=store,
@@ -463,7 +468,14 @@ def _build(
         nearest=neighbours.refused,
         leader=leader,
     )
-    answerer = Answerer(control=control, resolver=resolver, clock=clock, canary=settings.environments.canary)
+    receipts = _receipts(settings, clock)
+    answerer = Answerer(
+        control=control,
+        resolver=resolver,
+        clock=clock,
+        canary=settings.environments.canary,
+        receipts=None if receipts is None else receipts.issuing,
+    )
     health = Health(store=store, engine=engine, alone=mode == "frozen")
     request_ids = _request_ids()
     hot = _hot(settings, stores, control, clock=clock, request_ids=request_ids, on_hit=verification.on_hit)
@@ -514,9 +526,11 @@ def _build(
                 Transfer(control=control, store=store, engine=engine, clock=clock, version=version("samewise"))
             ),
             VerifyRoutes(verification.verifier, verification.book, operations),
+            ReceiptRoutes(None if receipts is None else receipts.log, operations, verification.recomputer.run),
         ),
     )
-    background = tuple(each for each in (local, shared, promoter, keys, verification.verifier) if each is not None)
+    works = (receipts and receipts.log, local, shared, promoter, keys, verification.verifier)
+    background = tuple(each for each in works if each is not None)
     return House(control, flights, health, data, admin, hot, background)
 
 
@@ -546,7 +560,7 @@ def _hot(
 ) -> HotAnswers | None:
     from samewise.http.hot import HotAnswers
 
-    if settings.cache.mode not in {"on", "read-only", "frozen"}:
+    if settings.cache.mode not in {"on", "read-only", "frozen"} or settings.receipts.enabled:
         return None
     return HotAnswers(
         peek=stores.memory.peek if stores.memory is not None else None,
@@ -565,6 +579,7 @@ class Verification(NamedTuple):
     verifier: Verifier
     book: Book
     episodes: Episodes
+    recomputer: Recomputer
     on_hit: Callable[[Entry, Plan, Trace | None], None] | None
 
 
@@ -624,7 +639,38 @@ def _verification(
         observer=telemetry,
         clock=clock,
     )
-    return Verification(verifier, book, episodes, verifier.on_hit if wanted.rate > 0 else None)
+    return Verification(verifier, book, episodes, recomputer, verifier.on_hit if wanted.rate > 0 else None)
+
+
+class Signed(NamedTuple):
+    """What issues receipts, and where they are."""
+
+    issuing: Receipts
+    log: ReceiptLog
+
+
+def _receipts(settings: Settings, clock: SystemClock) -> Signed | None:
+    """None where they are off. Raises SettingsError where they can't be signed or written."""
+    from samewise.pipeline.receipts import Receipts
+    from samewise.pipeline.signing import signer
+    from samewise.settings import SettingsError
+    from samewise.store.receipt_log import ReceiptLog
+
+    wanted = settings.receipts
+    if not wanted.enabled:
+        return None
+    if not wanted.secret:
+        raise SettingsError("[receipts] secret", "is needed where receipts are enabled: any text that only you know")
+    try:
+        by = signer(wanted.secret)
+    except ValueError as error:
+        raise SettingsError("[receipts] secret", str(error)) from None
+    try:
+        log = ReceiptLog(Path(wanted.path), sign=by.sign, verify=by.verify)
+    except OSError as error:
+        why = f"{wanted.path} can't be written ({error.strerror or error}); name a file that can"
+        raise SettingsError("[receipts] path", why) from None
+    return Signed(Receipts(log, clock, functools.partial(secrets.token_hex, 16)), log)
 
 
 def _promoter(settings: Settings, clock: SystemClock, engine: Pool, control: Control) -> Promoter:

@@ -49,6 +49,7 @@ commands: tuple[click.Command, ...] = (
     _of("backends", "environments", "What each upstream is, and which environment is active."),
     _of("backends", "upstreams", "The backends behind the proxy."),
     _of("divergences", "divergences", "Recomputations that did not agree with what was served."),
+    _of("receipts", "receipts", "What was answered, that the log is whole, and whether the backend still gives it."),
     _of("live", "stats", "Hit rate, savings and health, once or live."),
     _of("live", "tail", "Requests as they happen, with outcome and reason."),
     _of("transfer", "export", "Recorded answers into a file, for another proxy or for later."),

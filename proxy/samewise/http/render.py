@@ -42,6 +42,8 @@ def marks(account: Account, status: int) -> list[tuple[str, str]]:
         fields.append(("x-samewise-environment", account.marks.environment))
     if account.marks.snapshot is not None:
         fields.append(("x-samewise-snapshot", account.marks.snapshot))
+    if account.marks.receipt is not None:
+        fields.append(("x-samewise-receipt", account.marks.receipt))
     if account.marks.seed is not None:
         fields.append(("x-samewise-seed", str(account.marks.seed)))
     return fields

@@ -35,6 +35,7 @@ class Marks:
     ttl: float | None = None
     verified: int | None = None
     seed: int | None = None
+    receipt: str | None = None
     usage: Usage = field(default_factory=Usage)
     member: str | None = None
     lookup: float | None = None

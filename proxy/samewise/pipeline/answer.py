@@ -11,6 +11,7 @@ from samewise.pipeline import reply
 from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Ask, Asked
 from samewise.pipeline.control import Control
+from samewise.pipeline.receipts import Receipts
 from samewise.pipeline.resolve import Resolver
 from samewise.pipeline.several import Several
 from samewise.pipeline.source import Reply
@@ -20,8 +21,17 @@ from samewise.ports import Clock
 class Answerer:
     """Answers requests of the cached families."""
 
-    def __init__(self, *, control: Control, resolver: Resolver, clock: Clock, canary: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        control: Control,
+        resolver: Resolver,
+        clock: Clock,
+        canary: float = 0.0,
+        receipts: Receipts | None = None,
+    ) -> None:
         """`canary`: the share of misses that a waiting environment answers, from 0 to 1."""
+        self._receipts = receipts
         self._control = control
         self._resolver = resolver
         self._several = Several(resolver=resolver, clock=clock)
@@ -41,6 +51,10 @@ class Answerer:
 
     async def answer(self, ask: Ask, marks: Marks) -> Reply:
         """The reply to one request. Raises ProxyError where there is none to give."""
+        reply = await self._answer(ask, marks)
+        return reply if self._receipts is None else self._receipts.issued(ask, reply, marks)
+
+    async def _answer(self, ask: Ask, marks: Marks) -> Reply:
         plan = self.plan(ask)
         asked = Asked(ask, plan)
         marks.model, marks.stream = plan.model, plan.stream

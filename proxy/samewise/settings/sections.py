@@ -289,10 +289,11 @@ class Auth(Section):
 
 
 class Receipts(Section):
-    """Signed proof of what was answered."""
+    """Signed proof of what was answered, in the file `path`. `secret`: of an HMAC, or `ed25519:` and a private key."""
 
     enabled: bool = False
     secret: Secret = ""
+    path: Text = "samewise-receipts.jsonl"
 
 
 class Telemetry(Section):
