@@ -274,7 +274,11 @@ async def running(settings: Settings, worker: Worker | None = None) -> AsyncIter
         clock=clock,
         version=version("samewise"),
         otlp_endpoint=settings.telemetry.otlp_endpoint,
-        sources=[sources.stores(lambda: stores.store.status()), sources.upstreams(lambda: engine.members())],
+        sources=[
+            sources.stores(lambda: stores.store.status()),
+            sources.upstreams(lambda: engine.members()),
+            sources.levels(settings.verify.target, settings.verify.floor),
+        ],
         log=log,
     )
     stores = await _open_stores(settings, clock, telemetry)

@@ -32,5 +32,18 @@ def upstreams(members: Callable[[], Sequence[Member]]) -> Source:
             upstream = (("upstream", member.url),)
             yield Number("samewise.upstream.healthy", upstream, int(member.healthy))
             yield Number("samewise.upstream.running", upstream, member.running)
+            if member.environment is not None:
+                environment = (*upstream, ("environment", member.environment.id))
+                yield Number("samewise.upstream.environment", environment, 1)
+
+    return numbers
+
+
+def levels(target: float, floor: float) -> Source:
+    """What consistency is measured against, so that rules need no thresholds of their own."""
+
+    def numbers() -> Iterator[Number]:
+        yield Number("samewise.consistency.target", (), target)
+        yield Number("samewise.consistency.floor", (), floor)
 
     return numbers
