@@ -128,20 +128,6 @@ def test_what_an_image_copies_is_there_and_not_ignored(name: str) -> None:
         assert any(Path(source).match(pattern) for pattern in allowed), source
 
 
-def test_prometheus_reads_its_settings(tmp_path: Path) -> None:
-    program = shutil.which("promtool")
-    if program is None:
-        pytest.skip("no promtool on PATH")
-    token = tmp_path / "token"
-    token.write_text(TOKEN, encoding="utf-8")
-    config = tmp_path / "prometheus.yaml"
-    settings = text("compose/prometheus.yaml")
-    assert "/tmp/samewise-token" in settings
-    config.write_text(settings.replace("/tmp/samewise-token", str(token)), encoding="utf-8")
-    done = subprocess.run([program, "check", "config", config], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_prometheus_scrapes_services_of_this_file_and_reads_the_token_that_they_have() -> None:
     jobs = load_yaml("compose/prometheus.yaml")["scrape_configs"]
     hosts = {target.partition(":")[0] for job in jobs for each in job["static_configs"] for target in each["targets"]}
