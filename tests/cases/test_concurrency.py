@@ -246,7 +246,7 @@ async def test_tenants_never_share_a_fetch(make_proxy: MakeProxy, mb: MockBacken
 async def test_every_answer_is_to_its_own_question_whoever_leaves(
     make_proxy: MakeProxy, mb: MockBackend, redis_server: RedisServer
 ) -> None:
-    proxies = [await make_proxy(settings={"store.url": redis_server.url}) for _ in range(2)]
+    proxies = [await make_proxy(settings={"store.url": redis_server.url, "store.timeout": "5s"}) for _ in range(2)]
     mb.text = lambda body, number: f"<<{body['messages'][0]['content']}>> {number}"
     chance = random.Random(14)
     mb.rules.insert(0, lambda _: Script(delay=chance.uniform(0, 0.05)))
