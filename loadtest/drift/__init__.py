@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     """Run it, print the table; exit code 1 where an answer drifted through Samewise."""
     parser = argparse.ArgumentParser(prog="python -m loadtest drift", description=__doc__)
     parser.add_argument("--requests", type=int, default=16, help="in flight at once")
-    parser.add_argument("--pairs", type=int, default=20, help="of throughput runs; 0 leaves the cost out")
+    parser.add_argument("--pairs", type=int, default=60, help="of throughput runs; 0 leaves the cost out")
     parser.add_argument("--vllm", action="store_true", help="a real vLLM too (scripts/vllm-venv.sh)")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--page", type=Path, help="renew the table between the marks of this page")

@@ -1,4 +1,4 @@
-"""Streams several completions at once, and does something at the twentieth token of the first that gets there."""
+"""Streams several completions at once, and does something as soon as each of them has its twentieth token."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import aiohttp
 from loadtest.drift.figures import Output
 
 AT = 20
-"""Tokens after which the update comes."""
+"""Tokens that each answer has when the update comes."""
 COLD, WARM = 0.7, 1.2
-TOKENS = 96
+TOKENS = 128
 _PROMPTS = (
     "The old clock",
     "My sister repairs",
@@ -35,16 +35,31 @@ async def run(
     base_url: str, bodies: Sequence[dict[str, Any]], update: Callable[[], Awaitable[object]] | None = None
 ) -> list[Output]:
     """The answers to all, asked at once. `update` is called once, while they run."""
-    reached = asyncio.Event()
     limits = aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits) as session:
-        answers = [asyncio.create_task(_answer(session, base_url, body, reached)) for body in bodies]
-        if update is not None:
-            await reached.wait()
-            await update()
-            if all(answer.done() for answer in answers):
-                raise RuntimeError("the update came after all answers had ended: ask for more tokens")
-        return list(await asyncio.gather(*answers))
+        reached = [asyncio.Event() for _ in bodies]
+        pairs = zip(bodies, reached, strict=True)
+        answers = [asyncio.create_task(_answer(session, base_url, body, event)) for body, event in pairs]
+        try:
+            if update is not None:
+                await _all(reached, answers)
+                await update()
+                if any(answer.done() for answer in answers):
+                    raise RuntimeError("the update came after an answer had ended: ask for more tokens")
+            return list(await asyncio.gather(*answers))
+        finally:
+            for answer in answers:
+                answer.cancel()
+
+
+async def _all(reached: Sequence[asyncio.Event], answers: Sequence[asyncio.Task[Output]]) -> None:
+    """Return when every answer has got there. Raises what ended one of them before."""
+    waiting = asyncio.gather(*(event.wait() for event in reached))
+    await asyncio.wait({waiting, *answers}, return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+        await asyncio.gather(*(answer for answer in answers if answer.done()))
+        raise RuntimeError("an answer had ended before every other one had twenty tokens: ask for more tokens")
 
 
 async def _answer(

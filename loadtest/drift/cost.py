@@ -14,7 +14,7 @@ from samewise_backend.engine import Engine, Event, Failed, Job, Step
 from samewise_backend.language_model import LanguageModel
 from samewise_backend.sampler import RequestSampler, SamplerFactory, Sampling
 
-JOBS, TOKENS = 8, 32
+JOBS, TOKENS = 8, 12
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 BEGIN, END = "<!-- python -m loadtest drift -->", "<!-- end -->"
 _RUNS = (
     ("undisturbed", "the same again, undisturbed"),
-    ("process_wide", "process-wide values, changed at the twentieth token"),
+    ("process_wide", "process-wide values, changed after twenty tokens"),
     ("samewise", "a new profile version through Samewise"),
     ("after_the_update", "asked after it, against an undisturbed run with the new values"),
 )
