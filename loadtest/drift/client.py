@@ -55,7 +55,8 @@ async def run(
 async def _all(reached: Sequence[asyncio.Event], answers: Sequence[asyncio.Task[Output]]) -> None:
     """Return when every answer has got there. Raises what ended one of them before."""
     waiting = asyncio.gather(*(event.wait() for event in reached))
-    await asyncio.wait({waiting, *answers}, return_when=asyncio.FIRST_COMPLETED)
+    either: set[asyncio.Future[Any]] = {waiting, *answers}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
         waiting.cancel()
         await asyncio.gather(*(answer for answer in answers if answer.done()))
