@@ -51,12 +51,13 @@ export async function list(path) {
   }
 }
 
-// Tells every event, for as long as the page lives; a stream that ends is opened again.
-export async function follow(path, tell, signal) {
+// Tells every event, for as long as the page lives; a stream that ends is opened again. `opened` is called each time.
+export async function follow(path, tell, opened, signal) {
   while (!signal.aborted) {
     try {
       const response = await fetch(new URL(path, BASE), { headers: headers(), signal, cache: "no-store" });
       if (!response.ok) throw await refusal(response);
+      opened();
       await read(response.body.getReader(), tell);
     } catch (error) {
       if (signal.aborted) return;

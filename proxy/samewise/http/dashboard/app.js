@@ -157,18 +157,25 @@ async function choose(id, items) {
 
 function hear(event) {
   if (event.event === "request") {
-    requests.add(event);
-    if (!event.cancelled) dots.add(event.outcome, event.at, event.duration);
+    if (requests.add(event) && !event.cancelled) dots.add(event.outcome, event.at, event.duration);
     return;
   }
   notices.add(event);
   if (event.kind === "control" || event.kind?.startsWith("environment")) lookAround();
 }
 
+// What happened before anybody listened; told once, whoever told it first.
+function catchUp() {
+  attempt(async () => {
+    for (const event of (await list("recent?limit=200")).reverse()) hear(event);
+    requests.draw();
+  });
+}
+
 function listen() {
   listening?.abort();
   listening = new AbortController();
-  follow(EVENTS, hear, listening.signal);
+  follow(EVENTS, hear, catchUp, listening.signal);
 }
 
 // --- what operators do ---
@@ -264,7 +271,6 @@ async function begin() {
     const config = await call("GET", "config");
     verify.target = config.verify?.target ?? null;
     verify.floor = config.verify?.floor ?? null;
-    for (const event of (await list("recent?limit=200")).reverse()) hear(event);
     listen();
   });
   await Promise.all([look(), lookAround()]);

@@ -8,6 +8,15 @@ const SHOWN = 60;
 const NOTICES = 40;
 const QUIET = new Set(["tokens", "store-eviction", "verify-dropped", "consistency"]);
 
+// Newest first, each once. True where it was new.
+function insert(items, item, same, most) {
+  if (items.some(same)) return false;
+  const place = items.findIndex((each) => each.at <= item.at);
+  items.splice(place < 0 ? items.length : place, 0, item);
+  if (items.length > most) items.length = most;
+  return true;
+}
+
 export class Requests {
   constructor(open) {
     this.records = [];
@@ -18,9 +27,9 @@ export class Requests {
   }
 
   add(record) {
-    this.records.unshift(record);
-    if (this.records.length > KEPT) this.records.length = KEPT;
-    this.changed = true;
+    const isNew = insert(this.records, record, (each) => each.request_id === record.request_id, KEPT);
+    this.changed ||= isNew;
+    return isNew;
   }
 
   draw(now = false) {
@@ -68,9 +77,8 @@ export class Notices {
 
   add(notice) {
     if (QUIET.has(notice.kind) || (notice.kind === "verification" && notice.attributes?.verdict === "match")) return;
-    this.items.unshift(notice);
-    if (this.items.length > NOTICES) this.items.length = NOTICES;
-    this.draw();
+    const same = (each) => each.at === notice.at && each.kind === notice.kind;
+    if (insert(this.items, notice, same, NOTICES)) this.draw();
   }
 
   draw() {
