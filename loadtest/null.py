@@ -1,7 +1,8 @@
 """A null upstream: as little between a request and its answer as Python allows, with or without a latency.
 
-`python -m loadtest.null [--latency SECONDS] [--gap SECONDS] [--chunks N]` prints its base URL. `GET /count` says
-how many answers were asked for. Streams have N chunks; without a gap they are written in one piece.
+`python -m loadtest.null [--latency SECONDS] [--gap SECONDS] [--chunks N] [--turns 1]` prints its base URL.
+`GET /count` says how many answers were asked for. Streams have N chunks: with a gap between them, or each
+in a turn of its own, or all in one piece.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Null(asyncio.Protocol):
 
     count = 0
 
-    def __init__(self, latency: float, gap: float, chunks: int) -> None:
-        self._latency, self._gap = latency, gap
+    def __init__(self, latency: float, gap: float, chunks: int, turns: bool) -> None:
+        self._latency, self._gap, self._turns = latency, gap, turns
         self._answer = _response(answer())
         self._events = [b"%x\r\n%b\r\n" % (len(event), event) for event in events(chunks)] + [b"0\r\n\r\n"]
         self._head = (
@@ -84,10 +85,12 @@ class Null(asyncio.Protocol):
             return
         Null.count += 1
         if _STREAM.search(request):
-            if not self._gap and not self._latency:
+            if self._turns:
+                self._later(self._stream())
+            elif not self._gap and not self._latency:
                 self._transport.write(self._head + b"".join(self._events))
-                return
-            self._later(self._stream())
+            else:
+                self._later(self._stream())
         elif self._latency:
             asyncio.get_running_loop().call_later(self._latency, self._transport.write, self._answer)
         else:
@@ -118,9 +121,9 @@ class Null(asyncio.Protocol):
             await asyncio.sleep(self._gap)
 
 
-async def _serve(port: int, latency: float, gap: float, chunks: int) -> None:
+async def _serve(port: int, latency: float, gap: float, chunks: int, turns: bool) -> None:
     server = await asyncio.get_running_loop().create_server(
-        lambda: Null(latency, gap, chunks), "127.0.0.1", port, backlog=4096
+        lambda: Null(latency, gap, chunks, turns), "127.0.0.1", port, backlog=4096
     )
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
     await server.serve_forever()
@@ -135,8 +138,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--latency", type=float, default=0.0)
     parser.add_argument("--gap", type=float, default=0.0)
     parser.add_argument("--chunks", type=int, default=200)
+    parser.add_argument("--turns", type=int, default=0, help="1: each chunk is a write of its own")
     given = parser.parse_args(argv)
-    uvloop.run(_serve(given.port, given.latency, given.gap, given.chunks))
+    uvloop.run(_serve(given.port, given.latency, given.gap, given.chunks, bool(given.turns)))
     return 0
 
 

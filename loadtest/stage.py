@@ -130,7 +130,7 @@ class Stage:
         for line in process.stdout:
             if found := _READY.match(line):
                 return Server(found[1], process.pid, found[2] or "")
-        raise RuntimeError(f"{command} ended: see {self.folder}/stderr")
+        raise RuntimeError(f"{command} ended: {(self.folder / 'stderr').read_text()[-2000:]}")
 
     def _popen(
         self, command: Sequence[str], core: int | None, env: Mapping[str, str] | None = None, **options: Any

@@ -25,6 +25,9 @@ def measure(given: Options) -> list[Figure]:
         return [
             Figure(name="misses/s of one client", value=rate(turns["miss"]), unit="/s"),
             Figure(name="added by a miss, p50", value=added, unit="ms", most=0.5),
+            Figure(
+                name="processor time of a miss", value=median(1e3 / turn.capacity for turn in turns["miss"]), unit="ms"
+            ),
         ]
 
 

@@ -22,7 +22,7 @@ def measure(given: Options) -> list[Figure]:
         return anew(server.url, given.seconds, lambda _: question(stream=True), connections=CLIENTS)
 
     with stage() as on:
-        proxy = on.proxy(on.null(chunks=CHUNKS).url)
+        proxy = on.proxy(on.null(chunks=CHUNKS, turns=1).url)
         turns = in_turns(given.rounds, {"again": (proxy, again), "live": (proxy, live)})
         return [
             Figure(name="streams/s replayed", value=rate(turns["again"]), unit="/s"),

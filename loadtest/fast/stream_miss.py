@@ -25,7 +25,7 @@ def measure(given: Options) -> list[Figure]:
         return anew(server.url, given.seconds, lambda _: question(next(seeds), stream=True), connections=CLIENTS)
 
     with stage() as on:
-        slow, quick = on.null(latency=0.01, gap=0.001, chunks=10), on.null(chunks=CHUNKS)
+        slow, quick = on.null(latency=0.01, gap=0.001, chunks=10), on.null(chunks=CHUNKS, turns=1)
         alone = in_turns(given.rounds, {"proxy": (on.proxy(slow.url), one), "direct": (slow, one)})
         turns = in_turns(given.rounds, {"proxy": (on.proxy(quick.url), many), "direct": (quick, many)})
         first = median(
@@ -36,6 +36,11 @@ def measure(given: Options) -> list[Figure]:
             Figure(name="time to first token added on a stream", value=first, unit="ms", most=1),
             Figure(name="tokens/s relayed", value=rate(turns["proxy"]) * CHUNKS, unit="/s"),
             Figure(name="tokens/s relayed against directly", value=relayed, unit="x", least=0.6),
+            Figure(
+                name="processor time of a relayed chunk",
+                value=median(1e6 / turn.capacity / CHUNKS for turn in turns["proxy"]),
+                unit="us",
+            ),
         ]
 
 

@@ -514,3 +514,23 @@ async def test_an_entry_that_changed_in_the_store_is_not_given_as_it_was(without
     before = dict(house.short)
     _, headers, _ = await house.once(data)
     assert headers["x-samewise-verified"] == "5" and house.short == before
+
+
+async def test_what_comes_at_once_is_relayed_as_one_and_what_comes_alone_at_once(house: House) -> None:
+    from tests.support.mock_backend import Script, sse
+
+    def chunk(text: str, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+        return sse({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]})
+
+    pieces = [chunk("a"), b"".join(chunk(str(at)) for at in range(50)), chunk("", "stop") + b"data: [DONE]\n\n"]
+    house.mb.always(Script(sse=pieces, gap=0.15))
+    async with house.wire() as wire:
+        wire.send(http({**B0, "stream": True}))
+        await wire._reader.readuntil(b"\r\n\r\n")
+        sizes, times = [], []
+        while size := int(await wire._reader.readline(), 16):
+            sizes.append(len((await wire._reader.readexactly(size + 2)).split(b"\n\n")) - 1)
+            times.append(asyncio.get_running_loop().time())
+    assert sizes[:2] == [1, 50] and sum(sizes) == 53
+    assert times[1] - times[0] > 0.1 and times[2] - times[1] > 0.1

@@ -14,6 +14,7 @@ from samewise.core.answer import Event, Headers
 from samewise.core.cache_status import CacheStatus
 from samewise.core.errors import ProxyError
 from samewise.core.reason import Reason
+from samewise.http.gather import Gathering
 from samewise.http.ping import Pings
 from samewise.pipeline.account import Account
 from samewise.pipeline.source import Reply
@@ -159,15 +160,18 @@ async def _send_events(
     account: Account,
     pings: Pings,
 ) -> None:
+    gathering = Gathering(request, response)
     try:
         async with pings.on(request, response):
             async for event in events:
                 account.first_byte()
                 pings.spoke()
-                await response.write(wire(event))
+                await gathering.write(wire(event))
+        gathering.flush()
     except ConnectionError:
         raise
     except Exception as failure:
+        gathering.flush()
         account.marks.reason = Reason.TRUNCATED
         error = {"message": f"the answer was cut short: {failure}", "type": "server_error"}
         body = {"error": {**error, "param": None, "code": "upstream_truncated"}}
