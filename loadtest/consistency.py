@@ -20,7 +20,9 @@ from tests.support.proxy import Proxy, until
 from tests.support.vllm import VllmServer
 
 CONCURRENCY = 32
-TOKENS = 24
+TOKENS = 48
+SHARPNESS = 1.0
+"""Standard deviation of the model's logits: close calls, as a real model has them at times."""
 BEGIN, END = "<!-- python -m loadtest consistency -->", "<!-- end -->"
 _VERDICTS = ("match", "near_tie", "divergent", "inconclusive")
 _PROMPTS = ("The old clock", "My sister repairs", "Every student counts", "In the morning by the sea", "A small bird")
@@ -52,12 +54,12 @@ async def experiment(dtype: str, given: argparse.Namespace) -> dict[str, Any]:
     """Figures of one precision. Raises RuntimeError where there is no vLLM or it doesn't start."""
     rounds = given.rounds if dtype == "float32" else 1
     with tempfile.TemporaryDirectory(prefix="samewise-consistency-") as folder:
-        model = tiny_model.write(Path(folder) / "tiny")
+        model = tiny_model.write(Path(folder) / "tiny", tiny_model.Shape(sharpness=SHARPNESS))
         server = await asyncio.to_thread(
             VllmServer, model, options=("--dtype", dtype), engine_args=("--enable-prompt-tokens-details",)
         )
         try:
-            settings = {"verify.rate": 1.0, "verify.concurrency": 4, "verify.keep": 10_000, "verify.queue": 10_000}
+            settings = {"verify.rate": 1.0, "verify.concurrency": 1, "verify.keep": 10_000, "verify.queue": 10_000}
             async with Proxy(Path(folder) / "proxy", server.base_url, settings=settings) as proxy:
                 return await _measure(proxy, dtype, server.name, given.entries, rounds)
         finally:

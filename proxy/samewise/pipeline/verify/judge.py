@@ -13,8 +13,7 @@ from samewise.core.entry import Entry
 from samewise.core.families.contract import Output
 from samewise.core.families.registry import BY_NAME
 from samewise.core.layers import Layer, Ran, layer
-from samewise.pipeline.verify.recompute import Failed, Recomputer, Run, cached_tokens
-from samewise.ports import Member
+from samewise.pipeline.verify.recompute import Failed, Recomputer, Run, cached_tokens, instance_of
 
 MOST_PEERS = 8
 """Upstreams that are asked who is right."""
@@ -64,7 +63,8 @@ class Judge:
                 return Finding(outcome="inconclusive", why="another number of choices", runs=tuple(runs))
             if not confirm:
                 return Finding(outcome="inconclusive", why="not confirmed: [verify] rate is 0", runs=tuple(runs))
-            again = await self._recomputer.run(entry, warm=warm and first is None, closely=True)
+            same = run.member if first is None else self._recomputer.where(run)
+            again = await self._recomputer.run(entry, warm=warm and first is None, member=same, closely=True)
             runs.append(again)
             if not (await self._recomputer.still(entry, run) and await self._recomputer.still(entry, again)):
                 return Finding(outcome="inconclusive", why="the environment changed", runs=tuple(runs))
@@ -149,13 +149,6 @@ class Judge:
             ),
         )
         return Finding(outcome=outcome, comparison=found, shown=shown, runs=tuple(runs), ran=ran, layer=layer(ran))
-
-
-def instance_of(member: Member) -> str | None:
-    """The name that the upstream gives itself."""
-    info = member.environment.manifest.get("info") if member.environment is not None else None
-    name = info.get("instance") if isinstance(info, dict) else None
-    return name if isinstance(name, str) else None
 
 
 def odd_ones(said: dict[str, tuple[Output, ...]], near_tie_nats: float) -> tuple[str, ...]:

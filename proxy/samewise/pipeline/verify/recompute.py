@@ -102,6 +102,13 @@ class Recomputer:
         serving = [member for member in members if entry.model in member.models]
         return serving or members
 
+    def where(self, run: Run) -> str | None:
+        """The upstream that it ran on, for a run that names only its instance; None where nobody has that name."""
+        for member in self._engine.members():
+            if run.member in {member.url, instance_of(member)}:
+                return member.url
+        return None
+
     async def still(self, entry: Entry, run: Run) -> bool:
         """True where the upstream that recomputed is now what it was."""
         environment = self.environment(entry)
@@ -181,6 +188,13 @@ def cached_tokens(family: Family, answer: Answer) -> int | None:
     """Prompt tokens that came from prefix KV; None where the answer doesn't say."""
     raw = answer.body if answer.form == "json" else b"".join(event.data for event in answer.events)
     return family.usage(answer).cached_tokens if b"cached_tokens" in raw else None
+
+
+def instance_of(member: Member) -> str | None:
+    """The name that the upstream gives itself."""
+    info = member.environment.manifest.get("info") if member.environment is not None else None
+    name = info.get("instance") if isinstance(info, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _check_environment(exchange: Exchange, entry: Entry) -> None:
