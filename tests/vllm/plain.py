@@ -12,21 +12,21 @@ from tests.support.vllm import START_TIMEOUT, VllmServer, vllm_python
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "1",
 }
 _ARGUMENTS = ("--enforce-eager", "--kv-cache-memory-bytes", "67108864", "--no-enable-chunked-prefill")
 
 
 class PlainVllm(VllmServer):
-    """In float32, on the model's folder; ready when `/health` answers."""
+    """On the model's folder, in float32 unless `dtype` says otherwise; ready when `/health` answers."""
+
+    dtype = "float32"
 
     def start(self) -> None:
         python = vllm_python()
         assert python is not None
         command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
         command += ["--served-model-name", self.name, "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--dtype", "float32", *_ARGUMENTS, *self._engine_args]
+        command += ["--dtype", self.dtype, *_ARGUMENTS, *self._engine_args]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -53,3 +53,9 @@ def _clean() -> Mapping[str, str]:
     import os
 
     return {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+
+
+class PlainBfloat16(PlainVllm):
+    """In bfloat16, where a batch takes other kernels than a request alone."""
+
+    dtype = "bfloat16"
