@@ -7,6 +7,8 @@ that is hit all the time is chosen once in 1/rate windows, neither never nor alw
 
 from __future__ import annotations
 
+import math
+
 _SCALE = float(16**8)
 
 
@@ -23,10 +25,14 @@ def is_chosen(key: str, now: float, *, rate: float, each: float) -> bool:
         return True
     if rate <= 0:
         return False
-    place = int(key[:8], 16) / _SCALE + window(key, now, each) * rate
-    return place % 1.0 < rate
+    return _turn(int(key[:8], 16) / _SCALE, window(key, now, each), rate)
 
 
 def is_warm(key: str, turn: int, share: float) -> bool:
     """True where the `turn`-th recomputation of a key may reuse prefix KV; so is that share of them."""
-    return (int(key[16:24], 16) / _SCALE + turn * share) % 1.0 < share
+    return _turn(int(key[16:24], 16) / _SCALE, turn, share)
+
+
+def _turn(start: float, number: int, share: float) -> bool:
+    """True for that share of numbers, spread evenly: where a sum that grows by it passes a whole number."""
+    return math.floor(start + (number + 1) * share) > math.floor(start + number * share)
