@@ -55,9 +55,9 @@ class Options(msgspec.Struct, frozen=True):
 def options(argv: Sequence[str], name: str) -> Options:
     """From a command line."""
     parser = argparse.ArgumentParser(prog=f"python -m loadtest {name}")
-    parser.add_argument("--seconds", type=float, default=Options.seconds, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=Options().seconds, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of which the median counts")
-    parser.add_argument("--entries", type=int, default=Options.entries, help="in the largest cache")
+    parser.add_argument("--entries", type=int, default=Options().entries, help="in the largest cache")
     given = parser.parse_args(argv)
     return Options(seconds=given.seconds, rounds=given.rounds, entries=given.entries)
 
@@ -173,6 +173,16 @@ def _said(program: str, flag: str) -> str:
         return ""
     done = subprocess.run([binary, flag], capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).strip().partition("\n")[0].removeprefix(f"{program} version: ")
+
+
+def into_page(page: Path, figures: Sequence[Figure]) -> None:
+    """Put the table, and what it was measured on, between the marks of a page."""
+    on = machine()
+    versions = ", ".join(f"{name} {number}" for name, number in on["versions"].items() if number)
+    said = f"{on['at'][:10]}, {on['processor']}, {on['cores']} cores, load {on['load']:.1f} at the end; {versions}."
+    begin, end = "<!-- python -m loadtest peers -->", "<!-- end -->"
+    before, _, rest = page.read_text().partition(begin)
+    page.write_text(f"{before}{begin}\n\n{said}\n\n{table(figures)}\n\n{end}{rest.partition(end)[2]}")
 
 
 def plot(figures: Sequence[Figure], title: str) -> str:

@@ -17,7 +17,7 @@ from loadtest.fast import (
     stream_hit,
     stream_miss,
 )
-from loadtest.fast.figures import KEPT, Figure, options, plot, report, told
+from loadtest.fast.figures import KEPT, Figure, into_page, options, plot, report, told
 
 ALL = (hit, hit_redis, hit_sqlite, miss, stream_miss, stream_hit, coalesce, scale, mixed, conversation, soak)
 
@@ -36,4 +36,5 @@ def main(argv: Sequence[str]) -> int:
     title = "Figures in parts of what they should be (dashed); longer is better"
     KEPT.with_suffix(".svg").write_text(plot(figures, title))
     KEPT.write_text(report("peers", figures))
+    into_page(KEPT.with_suffix(".md"), figures)
     return code
