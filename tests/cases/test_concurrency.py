@@ -250,30 +250,33 @@ async def test_every_answer_is_to_its_own_question_whoever_leaves(
     mb.text = lambda body, number: f"<<{body['messages'][0]['content']}>> {number}"
     chance = random.Random(14)
     mb.rules.insert(0, lambda _: Script(delay=chance.uniform(0, 0.05)))
-    completed = 0
+    completed: dict[str, tuple[Proxy, Body]] = {}
 
     async def ask(body: Body, patience: float | None) -> None:
-        nonlocal completed
+        proxy, text = chance.choice(proxies), body["messages"][0]["content"]
         try:
             async with asyncio.timeout(patience):
-                answer = await chance.choice(proxies).post({**body, "stream": chance.random() < 0.5})
+                answer = await proxy.post({**body, "stream": chance.random() < 0.5})
         except TimeoutError:
             return
         assert answer.status == 200
-        assert answer.text.startswith(f"<<{body['messages'][0]['content']}>> ")
-        completed += 1
+        assert answer.text.startswith(f"<<{text}>> ")
+        completed[text] = proxy, body
 
     bodies: list[Body] = []
     for _ in range(3):
         bodies += [fresh() for _ in range(150)]
         asked = [chance.choice(bodies) for _ in range(100)] + bodies[-150:]
         await asyncio.gather(*(ask(body, chance.uniform(0, 0.2) if chance.random() < 0.3 else None) for body in asked))
-    assert completed > 400
+    assert len(completed) > 300
     mb.forget()
-    hits = await asyncio.gather(*(proxies[at % 2].post(body) for at, body in enumerate(bodies)))
-    for body, answer in zip(bodies, hits, strict=True):
-        assert answer.text.startswith(f"<<{body['messages'][0]['content']}>> ")
-    assert outcomes(list(hits)).get("HIT", 0) > 400
+    hits = await asyncio.gather(*(proxy.post(body) for proxy, body in completed.values()))
+    for text, answer in zip(completed, hits, strict=True):
+        assert answer.text.startswith(f"<<{text}>> ")
+    assert outcomes(list(hits)) == {"HIT": len(completed)}
+    others = await asyncio.gather(*(proxies[proxy is proxies[0]].post(body) for proxy, body in completed.values()))
+    for text, answer in zip(completed, others, strict=True):
+        assert answer.text.startswith(f"<<{text}>> ")
 
 
 async def test_a_retry_after_an_impatient_client_is_no_second_call(pair: Pair) -> None:
