@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import random
 from typing import Any
@@ -9,12 +10,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from samewise.core.controls import Controls
+from samewise.core.controls import Controls, with_query
 from samewise.core.families.registry import BY_NAME
 from samewise.core.fingerprint import Environment
 from samewise.core.key import parts, preimage
 from samewise.core.plan import Context, Epochs
-from samewise.core.request import plan
+from samewise.core.request import plan, upstream_body
 from tests.core.planning import B0, OBSERVED, OTHER, VLLM, family, key_of, planned, raw
 
 CHAT = BY_NAME["chat"]
@@ -360,3 +361,34 @@ def test_what_beside_the_body_may_change_the_answer_is_in_the_key() -> None:
     query = preimage(**parts, variant=(("?", "api-version=1"),))
     header = preimage(**parts, variant=(("openai-beta", "api-version=1"),))
     assert len({plain, query, header}) == 3
+
+
+def test_a_key_is_the_whole_sha256_of_its_preimage() -> None:
+    unit = planned().units[0]
+    assert unit.key == hashlib.sha256(unit.preimage).hexdigest()
+
+
+def test_texts_that_no_encoding_can_hold_are_told_apart() -> None:
+    texts = [b"\\ud800", b"\\udbff", b"\\udc00", b"?", b"\\ufffd", b"\\udc00\\ud800"]
+    bodies = [b'{"model":"m","temperature":0,"messages":[{"role":"user","content":"%s"}]}' % text for text in texts]
+    assert len({key_of(body, of=CHAT) for body in bodies}) == len(texts)
+
+
+def test_the_query_is_part_of_the_key() -> None:
+    queries = ["", "a=1", "a=2", "b=1", "a=1&b=1"]
+    keys = {key_of(controls=with_query(Controls(), query)) for query in queries}
+    assert len(keys) == len(queries)
+    both = {key_of(controls=with_query(Controls(variant=(("openai-beta", value),)), "a=1")) for value in ("x", "y")}
+    assert len(both) == 2
+
+
+def test_a_tenants_salt_is_sent_and_never_keyed() -> None:
+    plain, salted = planned(tenant="a"), planned(tenant="a", salt="s" * 32)
+    assert plain.units[0].key == salted.units[0].key
+    sent = upstream_body(salted, CHAT, salted.units, stream=False)
+    assert json.loads(sent) == {**B0, "cache_salt": "s" * 32}
+    assert sent.startswith(raw(B0)[:-1])
+    own = planned({**B0, "cache_salt": "mine"}, salt="s" * 32)
+    assert upstream_body(own, CHAT, own.units, stream=False) == raw({**B0, "cache_salt": "mine"})
+    streamed = planned({**B0, "stream": True}, salt="s" * 32)
+    assert json.loads(upstream_body(streamed, CHAT, streamed.units, stream=True))["cache_salt"] == "s" * 32

