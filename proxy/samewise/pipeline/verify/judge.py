@@ -63,7 +63,7 @@ class Judge:
                 return Finding(outcome="inconclusive", why="another number of choices", runs=tuple(runs))
             if not confirm:
                 return Finding(outcome="inconclusive", why="not confirmed: [verify] rate is 0", runs=tuple(runs))
-            same = run.member if first is None else self._recomputer.where(run)
+            same = run.member if first is None else self._recomputer.where(run.member)
             again = await self._recomputer.run(entry, warm=warm and first is None, member=same, closely=True)
             runs.append(again)
             if not (await self._recomputer.still(entry, run) and await self._recomputer.still(entry, again)):
@@ -88,7 +88,7 @@ class Judge:
             case Verdict.DIVERGENT:
                 if found.verdict is Verdict.NEAR_TIE:
                     return self._told(entry, recorded, "near_tie", found, shown=first, runs=runs)
-        odd = await self._odd(entry, runs)
+        odd = await self._odd(entry, recorded, runs)
         if not odd and again.warm is False:
             with contextlib.suppress(Failed):
                 runs.append(await self._recomputer.run(entry, warm=True, member=again.member))
@@ -104,8 +104,11 @@ class Judge:
         self._turn += 1
         return others[self._turn % len(others)]
 
-    async def _odd(self, entry: Entry, runs: list[Run]) -> tuple[str, ...]:
-        """Ask the other upstreams of the environment too; those that a majority contradicts."""
+    async def _odd(self, entry: Entry, recorded: tuple[Output, ...], runs: list[Run]) -> tuple[str, ...]:
+        """Ask the other upstreams of the environment too; those that a majority contradicts.
+
+        The entry speaks for the one that gave it, where that can't be asked any more.
+        """
         peers = self._recomputer.peers(entry)[:MOST_PEERS]
         asked = {run.member for run in runs}
         for peer in peers:
@@ -113,7 +116,9 @@ class Judge:
                 with contextlib.suppress(Failed):
                     runs.append(await self._recomputer.run(entry, member=peer.url))
         urls = {peer.url for peer in peers}
-        return odd_ones({run.member: run.outputs for run in runs if run.member in urls}, self._nats)
+        said = {run.member: run.outputs for run in runs if run.member in urls}
+        said.setdefault(self._recomputer.where(entry.instance) or entry.instance or "", recorded)
+        return odd_ones(said, self._nats)
 
     def _compare(self, one: Sequence[Output], other: Sequence[Output]) -> Comparison:
         return compare(one, other, self._nats)

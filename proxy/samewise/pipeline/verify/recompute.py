@@ -102,10 +102,10 @@ class Recomputer:
         serving = [member for member in members if entry.model in member.models]
         return serving or members
 
-    def where(self, run: Run) -> str | None:
-        """The upstream that it ran on, for a run that names only its instance; None where nobody has that name."""
+    def where(self, name: str | None) -> str | None:
+        """The upstream that has this URL, or calls itself this; None where none does."""
         for member in self._engine.members():
-            if run.member in {member.url, instance_of(member)}:
+            if name in {member.url, instance_of(member)}:
                 return member.url
         return None
 
