@@ -43,6 +43,10 @@ class Stage:
         """A bare aiohttp handler."""
         return self.start([sys.executable, "-m", "loadtest.peers.bare", *filter(None, [redis_url])], SERVER)
 
+    def relay(self, upstream: str) -> Server:
+        """A bare aiohttp relay."""
+        return self.start([sys.executable, "-m", "loadtest.peers.relay", upstream], SERVER)
+
     def proxy(self, upstream: str, *, workers: int = 1, core: int | None = SERVER, **settings: Any) -> Server:
         """Samewise with an API key, and metrics, as it comes otherwise."""
         digest = hashlib.sha256(KEY.encode()).hexdigest()

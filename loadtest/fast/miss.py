@@ -20,11 +20,14 @@ def measure(given: Options) -> list[Figure]:
 
     with stage() as on:
         null = on.null()
-        turns = in_turns(given.rounds, {"miss": (on.proxy(null.url), load), "direct": (null, load)})
+        servers = {"miss": (on.proxy(null.url), load), "relay": (on.relay(null.url), load), "direct": (null, load)}
+        turns = in_turns(given.rounds, servers)
+        hop = median((a.seen.p50 - b.seen.p50) * 1e3 for a, b in zip(turns["relay"], turns["direct"], strict=True))
         added = median((a.seen.p50 - b.seen.p50) * 1e3 for a, b in zip(turns["miss"], turns["direct"], strict=True))
         return [
             Figure(name="misses/s of one client", value=rate(turns["miss"]), unit="/s"),
             Figure(name="added by a miss, p50", value=added, unit="ms", most=0.5),
+            Figure(name="added by a bare aiohttp relay, p50", value=hop, unit="ms"),
             Figure(
                 name="processor time of a miss", value=median(1e3 / turn.capacity for turn in turns["miss"]), unit="ms"
             ),

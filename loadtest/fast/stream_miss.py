@@ -27,7 +27,10 @@ def measure(given: Options) -> list[Figure]:
     with stage() as on:
         slow, quick = on.null(latency=0.01, gap=0.001, chunks=10), on.null(chunks=CHUNKS, turns=1)
         alone = in_turns(given.rounds, {"proxy": (on.proxy(slow.url), one), "direct": (slow, one)})
-        turns = in_turns(given.rounds, {"proxy": (on.proxy(quick.url), many), "direct": (quick, many)})
+        relay = on.relay(quick.url)
+        servers = {"proxy": (on.proxy(quick.url), many), "relay": (relay, many), "direct": (quick, many)}
+        turns = in_turns(given.rounds, servers)
+        hop = ratio(turns["relay"], turns["direct"])
         first = median(
             (a.seen.first - b.seen.first) * 1e3 for a, b in zip(alone["proxy"], alone["direct"], strict=True)
         )
@@ -36,6 +39,7 @@ def measure(given: Options) -> list[Figure]:
             Figure(name="time to first token added on a stream", value=first, unit="ms", most=1),
             Figure(name="tokens/s relayed", value=rate(turns["proxy"]) * CHUNKS, unit="/s"),
             Figure(name="tokens/s relayed against directly", value=relayed, unit="x", least=0.6),
+            Figure(name="the same by a bare aiohttp relay", value=hop, unit="x"),
             Figure(
                 name="processor time of a relayed chunk",
                 value=median(1e6 / turn.capacity / CHUNKS for turn in turns["proxy"]),
