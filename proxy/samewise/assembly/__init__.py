@@ -1,0 +1,1 @@
+"""Settings become objects: who is made of what, and nothing else."""
