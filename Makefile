@@ -4,6 +4,7 @@
 #   make test                 every test, with a real Redis and a real vLLM
 #   make check                what CI asks: format, lint, types, floors, duplicates, every test
 #   make bench [ARGS=NAME]    load tests
+#   make mutants|audit|sbom   break the key and see it caught; known vulnerabilities of the pins; a CycloneDX bill of materials
 # PYTHON chooses the interpreter, PIP_ARGS goes to pip, TEST_JOBS is how many tests run at once.
 
 SHELL := /bin/bash
@@ -31,7 +32,7 @@ export PYTHONDONTWRITEBYTECODE ?=
 .PHONY: help setup demo quick test check lint format types floors duplicates bench vllm-venv clean
 
 help:
-	@sed -n '2,8s/^# \{0,1\}//p' Makefile
+	@sed -n '2,9s/^# \{0,1\}//p' Makefile
 
 # --- set-up: a stamp for each set of packages, older than nothing it was made from ---
 
@@ -99,6 +100,29 @@ duplicates: $(VENV)/.dev
 	$(BIN)/jscpd --format python --mode weak --min-lines 8 --min-tokens 80 --similarity=0.85 --min-nodes 40 \
 	  --ignore-pattern '(?m)^(from|import) .*$$|^ +\w+ = staticmethod\(.*$$' \
 	  --exit-code --fail-on-empty --reporters console --no-colors $(filter-out tests,$(CODE))
+
+# --- supply chain and mutants: what needs a network, or minutes, is asked for by name ---
+
+.PHONY: mutants audit sbom
+mutants: $(VENV)/.dev
+	$(BIN)/python scripts/mutate_key.py $(ARGS)
+
+.venv-audit/.tools: | $(BIN)/python
+	@$(BIN)/python -m venv .venv-audit
+	@.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) pip-audit cyclonedx-bom
+	@touch $@
+
+audit: .venv-audit/.tools
+	.venv-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off $(ARGS)
+
+# The proxy alone, as it is deployed: not what its tests need.
+sbom: .venv-audit/.tools
+	@rm -rf build/product && mkdir -p build && $(BIN)/python -m venv build/product
+	@build/product/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt .
+	@build/product/bin/python -m pip uninstall --quiet --yes pip setuptools 2>/dev/null || true
+	.venv-audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-format JSON \
+	  --output-file build/samewise.cdx.json build/product/bin/python
+	@echo "build/samewise.cdx.json"
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format $(CODE)
