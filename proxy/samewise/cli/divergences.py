@@ -13,7 +13,7 @@ from samewise.cli.client import NO, Admin
 from samewise.cli.options import admin, as_json
 
 _SIDES = ("cached", "recomputed")
-_APART = frozenset({"candidates", "runs", "odd", "id", "index", "part", "unit", *_SIDES})
+_APART = frozenset({"candidates", "runs", "odd", "index", "part", "unit", *_SIDES})
 _AROUND = 6
 """Tokens that are shown before the first difference."""
 _SHOWN = 40
