@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from samewise.ports import Record
 from samewise.telemetry import build
+from samewise.telemetry.snapshot import Number
 from tests.support.clock import ManualClock
 from tests.support.collector import Collector, attributes, collecting
 
@@ -72,6 +74,7 @@ BUSY = """
 import sys, time
 from samewise.ports import Record
 from samewise.telemetry import build
+from samewise.telemetry.snapshot import Number
 
 class Clock:
     now = staticmethod(time.time)
@@ -116,6 +119,7 @@ def test_without_a_collector_nothing_of_opentelemetry_is_imported() -> None:
     code = """
 import sys, time
 from samewise.telemetry import build
+from samewise.telemetry.snapshot import Number
 class Clock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
@@ -124,3 +128,22 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "grpc",
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={})
     assert done.stdout.strip() == "[]"
+
+
+def test_metrics_that_can_not_be_read_now_are_exported_the_next_time(
+    collector: Collector, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
+    asked = iter(range(1_000_000))
+    later = threading.Event()
+
+    def source() -> Iterator[Number]:
+        if next(asked) < 7:
+            raise RuntimeError("dictionary changed size during iteration")
+        later.set()
+        yield Number("samewise.upstream.healthy", (("upstream", "u"),), 1)
+
+    observer = build(clock=clock, version="1", otlp_endpoint=collector.url, sources=[source])
+    assert later.wait(10)
+    observer.close(10)
+    assert collector.metrics()["samewise.upstream.healthy"].gauge.data_points

@@ -6,6 +6,7 @@ their own, and both are given up at exit when the time allowed is over.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _GRPC_PORT = 4317
 _INTERVAL = 60.0
+_ATTEMPTS = 3
+_logger = logging.getLogger("samewise")
 
 
 def wanted(signal: str, endpoint: str = "") -> bool:
@@ -96,7 +99,18 @@ class Periodic:
         self._exporter.shutdown()
 
     def _export(self) -> None:
-        self._exporter.export(metrics_data(self._snapshot(), self._resource, self._began, time.time_ns()))
+        snapshot = self._look()
+        if snapshot is not None:
+            self._exporter.export(metrics_data(snapshot, self._resource, self._began, time.time_ns()))
+
+    def _look(self) -> Snapshot | None:
+        """The loop goes on while this thread reads: what changes under its hands is read again, a few times."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._snapshot()
+            except Exception:
+                _logger.debug("the metrics could not be read now", exc_info=True)
+        return None
 
 
 def metrics_data(snapshot: Snapshot, described_by: Resource, began: int, now: int) -> MetricsData:

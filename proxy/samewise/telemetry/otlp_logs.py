@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry._logs import Logger, LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.trace import TraceFlags
@@ -27,18 +27,30 @@ _SEVERITY = (
 )
 
 
-class Logs(logging.Handler):
+class Logs:
     """Hears the root logger until it is closed, and sends what it hears through a bounded queue (`OTEL_BLRP_*`).
 
     What exporters say of themselves is left out: a collector that is down must not be told so.
     """
 
     def __init__(self, exporter: LogRecordExporter, described_by: Resource) -> None:
-        super().__init__()
         self._provider = LoggerProvider(resource=described_by, shutdown_on_exit=False)
         self._provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
-        self._logger = self._provider.get_logger(SCOPE, schema_url=SCHEMA)
-        logging.getLogger().addHandler(self)
+        self._handler = _Handler(self._provider.get_logger(SCOPE, schema_url=SCHEMA))
+        logging.getLogger().addHandler(self._handler)
+
+    def close(self, timeout: float) -> None:
+        """Blocks until the queue is empty or the exporter gives up; the caller decides how long to wait."""
+        logging.getLogger().removeHandler(self._handler)
+        self._provider.shutdown()
+
+
+class _Handler(logging.Handler):
+    """Closed by the end of the interpreter too, which waits: so closing it does nothing."""
+
+    def __init__(self, logger: Logger) -> None:
+        super().__init__()
+        self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.startswith(_EXPORTERS):
@@ -59,12 +71,6 @@ class Logs(logging.Handler):
                 attributes={"logger.name": record.name, **fields},
             )
         )
-
-    def close(self, timeout: float = 0.0) -> None:
-        """Blocks until the queue is empty or the exporter gives up; the caller decides how long to wait."""
-        logging.getLogger().removeHandler(self)
-        self._provider.shutdown()
-        super().close()
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -1,0 +1,249 @@
+"""What operators are told over OTLP: spans that hang together, figures that add up, and no harm from a collector."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import statistics
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.cases.conftest import MakeProxy
+from tests.support.collector import Collector, attributes, collecting
+from tests.support.mock_backend import MockBackend, Script
+from tests.support.proxy import B0, Proxy, until
+from tests.support.redis import RedisServer
+
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SOON = {
+    "OTEL_METRIC_EXPORT_INTERVAL": "200",
+    "OTEL_BSP_SCHEDULE_DELAY": "100",
+    "OTEL_BLRP_SCHEDULE_DELAY": "100",
+}
+OUTCOMES = ("hit", "miss", "coalesced", "bypass", "refresh", "error")
+
+
+def asked(text: str, **changes: Any) -> dict[str, Any]:
+    return {**B0, "messages": [{"role": "user", "content": text}], **changes}
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def silent() -> AsyncIterator[str]:
+    """A collector that accepts connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def by_outcome(spans: list[Any]) -> dict[str, list[Any]]:
+    """The server's spans."""
+    found: dict[str, list[Any]] = {}
+    for span in spans:
+        told = attributes(span)
+        if "samewise.cache" in told:
+            found.setdefault(told["samewise.cache"], []).append(span)
+    return found
+
+
+def below(spans: list[Any], parent: Any) -> dict[str, Any]:
+    return {
+        span.name: span for span in spans if span.parent_span_id == parent.span_id and span.trace_id == parent.trace_id
+    }
+
+
+async def test_a_miss_a_hit_shared_fetches_and_a_recomputation_are_trees_that_hang_together(
+    make_proxy: MakeProxy, mb: MockBackend, collector: Collector
+) -> None:
+    proxy = await make_proxy(
+        settings={"telemetry.otlp_endpoint": collector.url, "verify.rate": 1.0, "verify.each": 0}, env=SOON
+    )
+    gate = asyncio.Event()
+    mb.once(Script(gate=gate))
+    asking = [asyncio.create_task(proxy.post(B0, headers={"traceparent": CALLER}))]
+    await mb.arrived(1)
+    asking += [asyncio.create_task(proxy.post(B0)) for _ in range(2)]
+
+    async def joined() -> bool:
+        return await proxy.metric("samewise_inflight") == 3
+
+    await until(joined)
+    gate.set()
+    await asyncio.gather(*asking)
+    assert (await proxy.post(B0)).cache == "HIT"
+
+    async def told() -> bool:
+        return len(by_outcome(collector.traces())) == 3 and "verify" in {span.name for span in collector.traces()}
+
+    await until(told)
+    spans = collector.traces()
+    servers = by_outcome(spans)
+    (miss,), (hit,), followers = servers["miss"], servers["hit"], servers["coalesced"]
+    assert (miss.trace_id.hex(), miss.parent_span_id.hex()) == (CALLER[3:35], CALLER[36:52])
+    children = below(spans, miss)
+    assert set(children) == {"lookup", "chat m", "store"}
+    assert all(miss.start_time_unix_nano <= child.start_time_unix_nano for child in children.values())
+    assert mb.received[0].headers["traceparent"] == f"00-{CALLER[3:35]}-{children['chat m'].span_id.hex()}-01"
+    assert attributes(children["chat m"])["gen_ai.request.model"] == "m"
+    assert attributes(children["chat m"])["gen_ai.usage.output_tokens"] == 18
+    assert set(below(spans, hit)) == {"lookup"}
+    assert hit.trace_id != miss.trace_id
+    assert len(followers) == 2
+    for follower in followers:
+        assert [link.span_id for link in follower.links] == [miss.span_id]
+        assert "chat m" not in below(spans, follower)
+    (verify,) = [span for span in spans if span.name == "verify"]
+    assert verify.parent_span_id == b""
+    assert verify.trace_id not in {hit.trace_id, miss.trace_id}
+    assert [link.span_id for link in verify.links] == [hit.span_id]
+    assert attributes(verify)["samewise.verdict"] == "divergent"
+    words = b"".join(body for bodies in collector.received.values() for body in bodies)
+    assert b"nonce" not in words
+
+
+async def test_a_failure_leaves_a_log_line_with_its_trace(
+    make_proxy: MakeProxy, mb: MockBackend, collector: Collector
+) -> None:
+    proxy = await make_proxy(settings={"telemetry.otlp_endpoint": collector.url}, env=SOON)
+    mb.always(Script(status=503))
+    await proxy.post(asked("broken"), headers={"traceparent": CALLER})
+
+    async def told() -> bool:
+        return any(line.body.string_value == "a request failed" for line in collector.logs())
+
+    await until(told)
+    (line,) = [line for line in collector.logs() if line.body.string_value == "a request failed"]
+    assert line.trace_id.hex() == CALLER[3:35]
+    assert attributes(line)["reason"] == "upstream-error"
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.slow)])
+async def test_outcomes_add_up_in_prometheus_and_over_otlp(
+    make_proxy: MakeProxy, mb: MockBackend, collector: Collector, workers: int
+) -> None:
+    redis = RedisServer()
+    try:
+        proxy = await make_proxy(
+            settings={
+                "server.workers": workers,
+                "telemetry.otlp_endpoint": collector.url,
+                "store.url": f"redis://127.0.0.1:{redis.port}",
+                "store.memory": 0,
+            },
+            env=SOON,
+        )
+        gate = asyncio.Event()
+        mb.once(Script(gate=gate))
+        asking = [asyncio.create_task(proxy.post(B0)) for _ in range(8)]
+
+        async def joined() -> bool:
+            return await proxy.metric("samewise_inflight") == 8
+
+        await until(joined)
+        gate.set()
+        answers = list(await asyncio.gather(*asking))
+
+        answers += [await proxy.post(B0) for _ in range(3)]
+        answers += [await proxy.post(B0, headers={"Cache-Control": "no-store"}) for _ in range(2)]
+        redis.kill()
+        answers += [await proxy.post(asked(f"without {number}")) for number in range(4)]
+        assert mb.count == 1 + 2 + 4
+        heads = [str(answer.cache).lower() for answer in answers]
+        expected = {outcome: heads.count(outcome) for outcome in OUTCOMES}
+        assert expected == {"hit": 3, "miss": 5, "coalesced": 7, "bypass": 2, "refresh": 0, "error": 0}
+
+        async def scraped() -> bool:
+            found = {each: await proxy.metric("samewise_requests_total", outcome=each) for each in OUTCOMES}
+            return found == expected
+
+        async def exported() -> bool:
+            return {each: collector.total("samewise.requests", outcome=each) for each in OUTCOMES} == expected
+
+        await until(scraped)
+        await until(exported)
+        assert collector.total("samewise.tokens", kind="saved") == 10 * 18
+        assert collector.total("samewise.tokens", kind="generated") == 7 * 18
+    finally:
+        redis.close()
+
+
+async def test_streams_that_clients_leave_end_their_spans_and_detach_nothing(
+    make_proxy: MakeProxy, mb: MockBackend, collector: Collector
+) -> None:
+    proxy = await make_proxy(settings={"telemetry.otlp_endpoint": collector.url}, env=SOON)
+    mb.always(Script(gap=0.05, chunks=40, text=lambda body, number: "word " * 40))
+
+    async def leave(number: int) -> None:
+        async with proxy.session.post(
+            proxy.url + "/v1/chat/completions", json=asked(f"left {number}", stream=True)
+        ) as response:
+            await response.content.readany()
+            await asyncio.sleep(0.15)
+            response.close()
+
+    await asyncio.gather(*[leave(number) for number in range(100)])
+
+    async def ended() -> bool:
+        return len([span for span in collector.traces() if "samewise.cache" in attributes(span)]) == 100
+
+    await until(ended, within=20)
+    servers = [span for span in collector.traces() if "samewise.cache" in attributes(span)]
+    assert {attributes(span)["error.type"] for span in servers} == {"cancelled"}
+    assert all(attributes(span)["samewise.cancelled"] for span in servers)
+    assert min(span.end_time_unix_nano - span.start_time_unix_nano for span in servers) > 0.1e9
+
+    async def at_rest() -> bool:
+        return await proxy.metric("samewise_inflight") == 0
+
+    await until(at_rest)
+    assert [line for line in proxy.log if "detach" in line.lower() or "Traceback" in line] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["refused", "silent"])
+async def test_a_collector_that_is_gone_costs_requests_nothing_and_a_stop_a_second(
+    make_proxy: MakeProxy, mb: MockBackend, collector: Collector, silent: str, fault: str
+) -> None:
+    baseline = await make_proxy(settings={"telemetry.otlp_endpoint": collector.url}, env=SOON)
+    endpoint = "http://127.0.0.1:9" if fault == "refused" else silent
+    proxy = await make_proxy(settings={"telemetry.otlp_endpoint": endpoint}, env=SOON)
+    for each in (baseline, proxy):
+        await each.post(B0)
+    before = _memory(proxy)
+    took: dict[Proxy, list[float]] = {baseline: [], proxy: []}
+    for _ in range(2000):
+        for each, times in took.items():
+            times.append((await each.post(B0)).seconds)
+    middle = {each: statistics.median(times) for each, times in took.items()}
+    late = {each: statistics.quantiles(times, n=100)[98] for each, times in took.items()}
+    assert middle[proxy] - middle[baseline] < 0.002
+    assert late[proxy] < late[baseline] + 0.005 or late[proxy] < late[baseline] * 2
+    assert _memory(proxy) - before < 64 * 1024
+    complaints = [line for line in proxy.log if "telemetry can't be exported" in line]
+    assert len(complaints) <= 1
+    proxy.signal(signal.SIGTERM)
+    began = asyncio.get_running_loop().time()
+    assert await proxy.ended() == 0
+    assert asyncio.get_running_loop().time() - began < 4
+
+
+def _memory(proxy: Proxy) -> int:
+    """Resident KiB of the proxy's process."""
+    status = Path(f"/proc/{proxy.pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+
+
+async def test_metrics_can_be_switched_off(make_proxy: MakeProxy) -> None:
+    proxy = await make_proxy(settings={"telemetry.prometheus": False})
+    assert (await proxy.request("GET", "/metrics", admin=True)).status == 404
