@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from loadtest.stage import KEY, resident
-from samewise import main as samewise
+from samewise.assembly import service
 from samewise.core.answer import Answer
 from samewise.core.entry import Entry
 from samewise.settings import load
@@ -62,7 +62,7 @@ async def _serve(upstream: str, entries: int) -> None:
         "auth.keys": [{"tenant": "load", "sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
         "upstreams": [{"url": upstream}],
     }
-    async with samewise.running(load(Path("/dev/null"), flags)) as service:
+    async with service.running(load(Path("/dev/null"), flags)) as serving:
         gc.collect()
         before = resident()
         for number in range(entries):
@@ -71,7 +71,7 @@ async def _serve(upstream: str, entries: int) -> None:
         payload = entries * (64 + 2 * BODY)
         overhead = (resident() - before - payload) / max(entries, 1)
         await asyncio.to_thread(Path(sys.argv[3]).write_text, f"{overhead:.1f}")
-        print(f"{service.url}/v1", flush=True)
+        print(f"{serving.url}/v1", flush=True)
         await asyncio.Event().wait()
 
 

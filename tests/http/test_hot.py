@@ -15,7 +15,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from samewise import main
+from samewise.assembly import house as houses
+from samewise.assembly import service as services
+from samewise.assembly.parts import SystemClock
 from samewise.http.hot import Hot, HotAnswers
 from samewise.settings import load
 from samewise.store.memory import MemoryStore
@@ -86,7 +88,7 @@ def http(
 class House:
     """A proxy in this process; `short` tells by which lane requests were answered."""
 
-    def __init__(self, service: main.Service, mb: MockBackend, hot: HotAnswers, short: dict[str, int]) -> None:
+    def __init__(self, service: services.Service, mb: MockBackend, hot: HotAnswers, short: dict[str, int]) -> None:
         self.service, self.mb, self.hot, self.short = service, mb, hot, short
 
     @contextlib.asynccontextmanager
@@ -164,10 +166,10 @@ async def opened(
             return response
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("samewise.http.hot.HotAnswers", Seen)
+    monkeypatch.setattr("samewise.assembly.house.HotAnswers", Seen)
     given = {"server.port": 0, "admin.port": 0, "store.url": "memory://", "verify.rate": 0.0, **flags}
     settings = load(None, {"upstreams": [{"url": mb.url}], **given})
-    async with main.running(settings) as service:
+    async with services.running(settings) as service:
         yield House(service, mb, made[0], short)
 
 
@@ -372,9 +374,9 @@ async def test_another_environment_is_another_answer(house: House) -> None:
 async def test_an_entry_is_given_until_it_expires(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     data = http(B0, ("x-samewise-ttl", "60"))
     await house.warm(data)
-    real = main.SystemClock.now
+    real = SystemClock.now
     for passed, expected in ((20, "HIT"), (58, "HIT"), (61, "MISS")):
-        monkeypatch.setattr(main.SystemClock, "now", staticmethod(lambda passed=passed: real() + passed))
+        monkeypatch.setattr(SystemClock, "now", staticmethod(lambda passed=passed: real() + passed))
         before = house.short["a"]
         _, headers, _ = await house.once(data)
         assert headers["x-samewise-cache"] == expected
@@ -447,7 +449,7 @@ async def test_a_client_that_does_not_read_holds_back_its_answers(house: House) 
 
 async def test_the_memory_that_it_takes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with MockBackend() as mb, opened(mb, tmp_path, monkeypatch, {"store.memory": "400KiB"}) as house:
-        limit = 400 * 1024 // main.HOT_SHARE
+        limit = 400 * 1024 // houses.HOT_SHARE
         for seed in range(60):
             data = http({**B0, "seed": seed, "metadata": {"pad": "y" * 500}})
             for _ in range(4):
