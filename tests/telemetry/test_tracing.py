@@ -183,3 +183,17 @@ def test_keeping_an_answer_is_a_span(kept: Kept, record: Make, clock: ManualCloc
     store = kept.spans()["store"]
     assert attributes(store) == {"samewise.stored": True}
     assert (store.end_time or 0) - (store.start_time or 0) == pytest.approx(1e7, abs=2e3)
+
+
+def test_a_divergence_is_an_event_of_its_span(kept: Kept, record: Make, clock: ManualClock) -> None:
+    original = kept.tracer.begin({"traceparent": CALLER}, "hit")
+    kept.tracer.finish(original, record("hit"))
+    told = {"id": "d1", "position": 4, "gap": 0.01, "odd": ["x"]}
+    verdict = {"verdict": "divergent", "environment": "e"}
+    begun = clock.monotonic()
+    kept.tracer.verified(
+        Notice(kind="verification", attributes=verdict, detail=told, trace=original, started=begun, duration=0.1)
+    )
+    (event,) = kept.spans()["verify"].events
+    assert event.name == "samewise.divergence"
+    assert dict(event.attributes or {}) == {"samewise.id": "d1", "samewise.position": 4, "samewise.gap": 0.01}

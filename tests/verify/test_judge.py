@@ -90,7 +90,7 @@ async def test_only_the_second_one_asks_for_more_than_was_asked() -> None:
     assert {name: first[name] for name in asked} == asked
     assert first.keys() - asked.keys() == {"cache_salt"}
     assert second["logprobs"] is True
-    assert second["top_logprobs"] == 5
+    assert second["top_logprobs"] == 20
     assert second["return_token_ids"] is True
     assert first["cache_salt"] != second["cache_salt"]
 

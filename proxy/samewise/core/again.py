@@ -16,8 +16,8 @@ from samewise.core.families.contract import Family
 
 VARIANT = "variant"
 """The member of `Entry.extra` that has what beside the body decided the answer (`Controls.variant`)."""
-ALTERNATIVES = 5
-"""Candidates asked for at each token."""
+ALTERNATIVES = 20
+"""Candidates asked for at each token: as many as servers give."""
 _QUERY = "?"
 
 

@@ -54,7 +54,8 @@ class Guard:
 
     def admitted(self, request: web.BaseRequest) -> None:
         """It may do what it asks for: tell the audit, where that is a change or a look at prompts."""
-        if request.method not in _SAFE or "full" in request.query or request.path.endswith("/export"):
+        looks = "full" in request.query or request.path.endswith("/export") or "/divergences/" in request.path
+        if request.method not in _SAFE or looks:
             self._tell("admin", {"by": by(request), "method": request.method, "path": request.path})
 
     def _refused(self, request: web.BaseRequest) -> ProxyError:

@@ -80,6 +80,9 @@ class Untraced:
         """Nothing to tell."""
 
 
+_SCALARS = (str, int, float, bool)
+
+
 class Tracer:
     """Spans through the OpenTelemetry SDK, to the processor that is given.
 
@@ -195,7 +198,11 @@ class Tracer:
             links=[Link(_context(original.trace_id, original.span_id, remote=False))],
             start_time=_nanoseconds(began),
         )
-        span.end(_nanoseconds(began + (notice.duration or 0.0)))
+        ended = _nanoseconds(began + (notice.duration or 0.0))
+        if notice.attributes.get("verdict") != "match":
+            told = {f"samewise.{name}": item for name, item in notice.detail.items() if isinstance(item, _SCALARS)}
+            span.add_event("samewise.divergence", told, ended)
+        span.end(ended)
 
     def _span_id(self) -> str:
         return f"{self._random.getrandbits(64) or 1:016x}"
