@@ -283,3 +283,22 @@ def test_a_score_is_compared_by_its_size() -> None:
     floats, text = ([{"index": 0, "embedding": each}] for each in ([1.0, 2.0], "AACAPwAAAEA="))
     one, other = (embeddings.FAMILY.outputs(body({"data": data})) for data in (floats, text))
     assert compare(one, other).verdict == Verdict.MATCH
+
+
+def test_a_candidate_is_known_by_its_id_where_tokens_are_named_by_ids() -> None:
+    """The record has ids alone; the recomputation names every token by its id."""
+    recorded = Output(index=0, text="ab", token_ids=(5, 7))
+    recomputed = Output(
+        index=0,
+        text="ac",
+        token_ids=(5, 9),
+        tokens=("token_id:5", "token_id:9"),
+        logprobs=(-0.1, -0.70),
+        candidates=({"token_id:5": -0.1}, {"token_id:9": -0.70, "token_id:7": -0.72}),
+    )
+    for one, other in ((recorded, recomputed), (recomputed, recorded)):
+        found = compare([one], [other], 0.05)
+        assert found.verdict is Verdict.NEAR_TIE
+        assert found.gap == pytest.approx(0.02)
+        assert {each.token_id for each in found.candidates} == {7, 9}
+        assert {each.token for each in found.candidates} == {""}

@@ -111,7 +111,7 @@ def _units(side: dict[str, Any], unit: Any) -> list[str] | None:
     if unit == "token":
         ids = side.get("token_ids") or []
         words = side.get("tokens") or []
-        if words and len(words) == len(ids):
+        if words and len(words) == len(ids) and not str(words[0]).startswith("token_id:"):
             return [str(word) for word in words]
         return [f"<{token}>" for token in ids] or None
     text = side.get("text")

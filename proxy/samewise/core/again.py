@@ -59,6 +59,8 @@ def body(family: Family, entry: Entry, extras: Extras, prefix: str) -> bytes:
         asked = _with_logprobs(family.name, asked)
     if extras.token_ids and family.name in {"chat", "completions"}:
         asked["return_token_ids"] = True
+        if any(output.token_ids is not None for output in family.outputs(entry.answer)):
+            asked["return_tokens_as_token_ids"] = True
     if extras.salt and prefix:
         asked[salt.MEMBER] = prefix
     if entry.answer.form == "sse":

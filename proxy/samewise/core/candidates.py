@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
 from samewise.core.families.contract import Output
+
+NUMBERED = "token_id:"
+"""What tokens are called that are named by their ids (vLLM's `return_tokens_as_token_ids`)."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,10 +29,15 @@ def by_id(recorded: Output, recomputed: Output, position: int) -> tuple[Candidat
     """The recorded and the recomputed token at a token position."""
     sides = (recorded, recomputed)
     places = tuple(position if len(side.tokens or ()) == len(side.token_ids or ()) else None for side in sides)
-    found = _pair(recorded, recomputed, places[0], places[1])
     ids = [None if position >= len(side.token_ids or ()) else (side.token_ids or ())[position] for side in sides]
+    by_number = any(side.tokens and side.tokens[0].startswith(NUMBERED) for side in sides)
+    names = [f"{NUMBERED}{token_id}" if by_number and token_id is not None else None for token_id in ids]
+    found = _pair(recorded, recomputed, places[0], places[1], names)
     first, second = (
-        msgspec.structs.replace(candidate, token_id=token_id) for candidate, token_id in zip(found, ids, strict=True)
+        msgspec.structs.replace(
+            candidate, token_id=token_id, token="" if candidate.token.startswith(NUMBERED) else candidate.token
+        )
+        for candidate, token_id in zip(found, ids, strict=True)
     )
     return first, second
 
@@ -53,9 +62,18 @@ def gap(pair: tuple[Candidate, Candidate]) -> float | None:
     return max((distance for distance in known if math.isfinite(distance)), default=None)
 
 
-def _pair(recorded: Output, recomputed: Output, first: int | None, second: int | None) -> tuple[Candidate, Candidate]:
-    """Both tokens, and what each side told of both; `first` and `second` are their places in `tokens`."""
-    names = [_name(recorded, first), _name(recomputed, second)]
+def _pair(
+    recorded: Output,
+    recomputed: Output,
+    first: int | None,
+    second: int | None,
+    known: Sequence[str | None] = (None, None),
+) -> tuple[Candidate, Candidate]:
+    """Both tokens, and what each side told of both; `first` and `second` are their places in `tokens`.
+
+    `known`: what they are called, where that is known beforehand.
+    """
+    names = [known[0] or _name(recorded, first), known[1] or _name(recomputed, second)]
     if names[0] is None:
         names[0] = _guess(recomputed, second, recorded.text)
     if names[1] is None:
