@@ -57,7 +57,7 @@ export class Bars {
       });
       this.paths[name].setAttribute("d", drawn);
     }
-    this.label.textContent = `${rate(highest)}/s`;
+    this.label.textContent = Math.max(...totals) > 0 ? `${rate(highest)}/s` : "";
     this.place.setAttribute("aria-label", `Requests a second by outcome: at most ${rate(highest)}, now ${rate(totals.at(-1))}`);
   }
 }

@@ -6,7 +6,7 @@ import { OUTCOMES } from "./charts.js";
 const KEPT = 400;
 const SHOWN = 60;
 const NOTICES = 40;
-const QUIET = new Set(["tokens", "store-eviction", "verify-dropped", "consistency"]);
+const QUIET = new Set(["tokens", "store-eviction", "verify-dropped", "consistency", "admin"]);
 
 // Newest first, each once. True where it was new.
 function insert(items, item, same, most) {
@@ -90,10 +90,10 @@ export class Notices {
 function line(notice) {
   const told = { ...notice.attributes, ...notice.detail };
   const kind = notice.kind === "control" ? told.kind : notice.kind;
-  delete told.kind;
+  for (const name of ["kind", "id", "outcome", "tenant"]) delete told[name];
   const words = Object.entries(told)
     .filter(([, value]) => value !== "" && value !== null && typeof value !== "object")
-    .map(([name, value]) => `${name} ${brief(said(value), 40)}`)
+    .map(([name, value]) => `${name} ${brief(said(value), /^[0-9a-f]{16,}$/.test(value) ? 12 : 60)}`)
     .join(" · ");
   return el("li", {}, el("span", { class: "mono hint" }, clock(notice.at)), badge(kind, notice.kind), el("span", {}, words));
 }

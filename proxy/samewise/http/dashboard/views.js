@@ -99,7 +99,8 @@ function ids(item, cached, recomputed) {
 }
 
 function candidates(items) {
-  if (!items.length) return null;
+  const known = (each) => each.token || each.token_id !== null || each.recorded_logprob !== null || each.recomputed_logprob !== null;
+  if (!items.some(known)) return null;
   const nats = (value) => (value === null || value === undefined ? "–" : `${value.toFixed(4)} (${percent(Math.exp(value), 2)})`);
   const names = ["served", "recomputed"];
   return el(
