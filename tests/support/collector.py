@@ -47,7 +47,7 @@ class Collector:
         for body in list(self.received["/v1/metrics"]):
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 last[attributes(resource.resource)["service.instance.id"]] = resource
-        return sum(
+        total: float = sum(
             point.as_double or point.as_int
             for resource in last.values()
             for scope in resource.scope_metrics
@@ -56,6 +56,7 @@ class Collector:
             for point in metric.sum.data_points
             if wanted.items() <= attributes(point).items()
         )
+        return total
 
     def metrics(self) -> dict[str, Any]:
         """The last export, by name."""

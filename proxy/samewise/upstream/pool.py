@@ -32,7 +32,10 @@ class Pool:
         names: Names,
         hedge: float = 0.0,
     ):
-        """`make` builds what `add` adds; `hedge`: seconds after which another is asked too, 0: never. Raises ValueError where two members have one URL."""
+        """`make` builds what `add` adds; `hedge`: seconds after which another is asked too, 0: never.
+
+        Raises ValueError where two members have one URL.
+        """
         self._members: dict[str, Upstream] = {}
         for member in members:
             if member.url in self._members:
