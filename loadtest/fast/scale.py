@@ -38,7 +38,7 @@ def _entries(given: Options) -> list[Figure]:
         few, _ = _filled(on, null.url, 0)
         many, overhead = _filled(on, null.url, given.entries)
         for server in (few, many):
-            anew(server.url, 3600, question, count=2 * FEW, connections=16)
+            anew(server.url, 3600, question, count=4 * FEW, connections=16)
         turns = in_turns(given.rounds, {"few": (few, load), "many": (many, load)})
         name = f"hits/s with {given.entries:,} entries against {FEW:,}"
         capacity = ratio(turns["many"], turns["few"], lambda turn: turn.capacity)
