@@ -14,6 +14,7 @@ from samewise.core.families.registry import BY_NAME, BY_PATH
 from samewise.core.plan import Plan
 from samewise.http import capacity
 from samewise.http.admin import AdminPort
+from samewise.http.body import Bounds
 from samewise.http.data import DataPort
 from samewise.http.doctor import DoctorRoutes
 from samewise.http.health import Health
@@ -143,7 +144,7 @@ def build_house(
         observer=telemetry,
         clock=clock,
         request_ids=request_ids,
-        max_body=settings.server.max_body,
+        bounds=Bounds(settings.server.max_body, settings.server.patience),
         max_requests=capacity.requests(settings.server.max_requests, capacity.raise_file_limit()),
         ping=settings.server.ping,
         hot=hot,

@@ -79,7 +79,7 @@ async def running(settings: Settings, worker: Worker | None = None) -> AsyncIter
     sight = Together(telemetry, worker.siblings if worker is not None else None)
     house = build_house(settings, clock=clock, stores=stores, engine=engine, telemetry=telemetry, sight=sight)
 
-    protocols = server.make_server(house.data.handle, house.hot)
+    protocols = server.make_server(house.data.handle, house.hot, patience=settings.server.patience)
     runner = web.AppRunner(house.admin.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(functools.partial(telemetry.close, min(TELEMETRY_GRACE, settings.server.drain)))

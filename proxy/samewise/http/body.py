@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
@@ -14,17 +16,25 @@ CODINGS = frozenset({"gzip", "deflate", "br", "zstd"})
 """Content codings that are taken off while a body is read."""
 
 
-async def read(request: web.BaseRequest, limit: int) -> bytes:
+class Bounds(NamedTuple):
+    """What a body may be: `size` in bytes, and the `silence` in seconds that its client may keep within it."""
+
+    size: int
+    silence: float
+
+
+async def read(request: web.BaseRequest, bounds: Bounds) -> bytes:
     """All bytes, decoded. Raises ProxyError as `pieces` does."""
-    return b"".join([piece async for piece in pieces(request, limit)])
+    return b"".join([piece async for piece in pieces(request, bounds)])
 
 
-async def pieces(request: web.BaseRequest, limit: int) -> AsyncIterator[bytes]:
+async def pieces(request: web.BaseRequest, bounds: Bounds) -> AsyncIterator[bytes]:
     """The bytes as they come, decoded; a client that waits to be asked for them is asked (RFC 9110 section 10.1.1).
 
     Raises ProxyError: 413 above `limit` bytes, before and after decompression; 400 where what comes is not framed
-    or coded as its head says.
+    or coded as its head says; 408 where nothing comes for too long.
     """
+    limit = bounds.size
     if request.content_length is not None and request.content_length > limit:
         raise too_large(limit)
     if request.headers.get("Expect", "").lower() == "100-continue":
@@ -32,7 +42,7 @@ async def pieces(request: web.BaseRequest, limit: int) -> AsyncIterator[bytes]:
         request.writer.output_size = 0
     size = 0
     try:
-        async for chunk in request.content.iter_any():
+        while chunk := await _next(request, bounds.silence):
             size += len(chunk)
             if size > limit:
                 raise too_large(limit)
@@ -42,18 +52,26 @@ async def pieces(request: web.BaseRequest, limit: int) -> AsyncIterator[bytes]:
         raise ProxyError(400, message, code="bad_body") from error
 
 
+async def _next(request: web.BaseRequest, silence: float) -> bytes:
+    try:
+        async with asyncio.timeout(silence):
+            return await request.content.readany()
+    except TimeoutError:
+        raise too_slow(silence) from None
+
+
 class Upload:
     """The body on its way to somewhere else. `failure` is what was wrong with it, if anything."""
 
-    def __init__(self, request: web.BaseRequest, limit: int) -> None:
+    def __init__(self, request: web.BaseRequest, bounds: Bounds) -> None:
         self._request = request
-        self._limit = limit
+        self._bounds = bounds
         self.failure: ProxyError | None = None
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The bytes as they come. Raises ProxyError."""
         try:
-            async for piece in pieces(self._request, self._limit):
+            async for piece in pieces(self._request, self._bounds):
                 yield piece
         except ProxyError as error:
             self.failure = error
@@ -66,12 +84,16 @@ def coding(request: web.BaseRequest) -> str | None:
     return None if value in CODINGS or value in {"", "identity"} else value
 
 
-async def there(request: web.BaseRequest) -> None:
-    """Return when all bytes have come, or no more will; takes none of them. Only for bodies that fit a buffer."""
+async def there(request: web.BaseRequest, silence: float) -> None:
+    """Return when all bytes have come, or no more will, or it takes too long; takes none of them.
+
+    Only for bodies that fit a buffer.
+    """
     plain = request.content_length is not None and "Content-Encoding" not in request.headers
     if plain and not request.content.is_eof():
-        with contextlib.suppress(RequestPayloadError):
-            await request.content.wait_eof()
+        with contextlib.suppress(RequestPayloadError, TimeoutError):
+            async with asyncio.timeout(silence):
+                await request.content.wait_eof()
 
 
 def at_once(request: web.BaseRequest, limit: int) -> bytes | None:
@@ -80,6 +102,11 @@ def at_once(request: web.BaseRequest, limit: int) -> bytes | None:
     if not content.is_eof() or content.exception() is not None or content.total_bytes > limit:
         return None
     return content.read_nowait()
+
+
+def too_slow(seconds: float) -> ProxyError:
+    """408 (RFC 9110 section 15.5.9)."""
+    return ProxyError(408, f"nothing of the request came for {seconds:g} s; send it again", code="request_timeout")
 
 
 def too_large(limit: int) -> ProxyError:

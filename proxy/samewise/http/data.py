@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
@@ -54,7 +55,7 @@ class DataPort:
         observer: Observer,
         clock: Clock,
         request_ids: Callable[[], str],
-        max_body: int,
+        bounds: body.Bounds,
         max_requests: int = 10_000,
         ping: float = 0.0,
         hot: HotAnswers | None = None,
@@ -67,7 +68,7 @@ class DataPort:
         self._observer = observer
         self._clock = clock
         self._request_ids = request_ids
-        self._max_body = max_body
+        self._bounds = bounds
         self._max_requests = max_requests
         self._ping = ping
         self._hot = hot
@@ -117,7 +118,7 @@ class DataPort:
             account.tenant = caller.tenant
             if family is None:
                 return await self._pass_through(incoming, fields, account, caller)
-            raw = plain.raw if plain is not None else await body.read(incoming, self._max_body)
+            raw = plain.raw if plain is not None else await body.read(incoming, self._bounds)
             ask = self._read(incoming, family, fields, account, raw=raw, caller=caller)
             model = ask.value.get("model")
             self._gate.check_model(caller.key, model if isinstance(model, str) else "")
@@ -147,8 +148,8 @@ class DataPort:
         if self._hot is None or incoming.version != HttpVersion11 or not incoming.body_exists:
             return None
         if (incoming.content_length or 0) <= MAX_REMEMBERED and "Expect" not in incoming.headers:
-            await body.there(incoming)
-        raw = body.at_once(incoming, self._max_body)
+            await body.there(incoming, self._bounds.silence)
+        raw = body.at_once(incoming, self._bounds.size)
         if raw is None:
             return None
         getall = incoming.headers.getall
@@ -214,17 +215,17 @@ class DataPort:
     ) -> web.StreamResponse:
         """What is not of a cached family goes as it is, and comes back as it is."""
         account.marks.reason = Reason.UNCACHED_PATH
-        upload = body.Upload(incoming, self._max_body)
+        upload = body.Upload(incoming, self._bounds)
         sent: bytes | AsyncIterator[bytes] = b""
         if caller.key is not None and caller.key.restricted and incoming.method not in _SAFE:
-            sent = await body.read(incoming, self._max_body)
+            sent = await body.read(incoming, self._bounds)
             self._gate.check_model(caller.key, _model(sent))
         elif incoming.body_exists:
             sent = upload.pieces()
         coding = body.coding(incoming)
         call = Call(
             method=incoming.method,
-            path=incoming.raw_path,
+            path=_target(incoming),
             body=sent,
             headers=(
                 *headers.of_request(self._gate.travelling(fields)),
@@ -254,6 +255,17 @@ class DataPort:
             return response
         finally:
             await exchange.close()
+
+
+def _target(incoming: web.BaseRequest) -> str:
+    """Path and query, also of a target in absolute form (RFC 9112 section 3.2.2), whose host is nobody's to choose."""
+    target = incoming.raw_path
+    if not target.startswith("/"):
+        parts = urlsplit(target)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "") if parts.netloc else ""
+    if not target.startswith("/"):
+        raise ProxyError(400, "the request target should be a path", code="bad_target")
+    return target
 
 
 def _model(raw: bytes) -> str:

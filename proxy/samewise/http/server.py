@@ -14,6 +14,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from samewise.core.errors import ProxyError
+from samewise.http.body import too_slow
 from samewise.http.framing import Framing
 from samewise.http.hot import Hot, HotAnswers
 
@@ -37,13 +38,39 @@ class Protocol(RequestHandler):
     What can't be parsed or handled is answered in the shape of OpenAI's errors.
     """
 
-    __slots__ = ("_framing", "_held", "_hot")
+    __slots__ = ("_asked", "_framing", "_held", "_hot", "_late", "_patience")
 
-    def __init__(self, manager: web.Server, *, hot: HotAnswers | None, **options: Any) -> None:
+    def __init__(self, manager: web.Server, *, hot: HotAnswers | None, patience: float, **options: Any) -> None:
         super().__init__(manager, **options)
         self._hot = hot
+        self._patience = patience
+        self._asked = False
+        self._late: asyncio.TimerHandle | None = None
         self._framing = Framing()
         self._held = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Whoever connects has something to ask, and asks it within `patience` seconds."""
+        super().connection_made(transport)
+        self._late = self._loop.call_later(self._patience, self._too_late)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Nobody is waited for any more."""
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    def _too_late(self) -> None:
+        self._late = None
+        if self._asked or self._request_count or self.transport is None:
+            return
+        self.transport.write(
+            b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\nx-samewise-cache: ERROR\r\nx-samewise-reason: bad-request\r\n"
+            b"x-request-id: %s\r\n\r\n%s"
+            % (len(body := too_slow(self._patience).body()), secrets.token_hex(16).encode(), body)
+        )
+        self.force_close()
 
     def data_received(self, data: bytes) -> None:
         """Answer what is known byte for byte while nothing else is under way; give everything else to the parser.
@@ -61,6 +88,7 @@ class Protocol(RequestHandler):
         if idle and self._framing.clear and not self._paused and not self._close:
             response = hot.by_request(data)
             if response is not None:
+                self._asked = True
                 self.transport.write(response)  # type: ignore[union-attr]
                 self._next_keepalive_close_time = self._loop.time() + KEEPALIVE
                 return
@@ -112,12 +140,12 @@ def _not_http(exc: BaseException | None) -> ProxyError:
     return ProxyError(400, "the request is not valid HTTP/1.1", code="bad_http")
 
 
-def make_server(handler: Handler, hot: HotAnswers | None = None) -> web.Server:
-    """A protocol factory; a handler is cancelled when its client goes away."""
+def make_server(handler: Handler, hot: HotAnswers | None = None, *, patience: float = 60.0) -> web.Server:
+    """A protocol factory; a handler is cancelled when its client goes away, or takes longer to ask than `patience`."""
 
     class _Server(web.Server):
         def __call__(self) -> RequestHandler:
-            return Protocol(self, hot=hot, loop=self._loop, **self._kwargs)
+            return Protocol(self, hot=hot, patience=patience, loop=self._loop, **self._kwargs)
 
     return _Server(
         handler,

@@ -59,6 +59,7 @@ class Section(BaseModel):
 class Server(Section):
     """The data port. `port` 0 takes a free one. `drain`: how long requests in flight may take to end at a stop.
 
+    `patience`: seconds for a client's first head, and of silence within a body.
     `ping`: silence within a stream after which a comment line shows that it lives (0: never). `max_requests`:
     more at once are refused with 503; fewer where the limit of open files allows fewer.
     """
@@ -69,6 +70,7 @@ class Server(Section):
     max_body: Annotated[Size, Field(ge=1)] = 32 * MIB
     drain: Seconds = 30.0
     ping: Seconds = 15.0
+    patience: Positive = 60.0
     max_requests: Count = 10_000
 
 
