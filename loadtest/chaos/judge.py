@@ -18,7 +18,7 @@ def judge(asked: Asked, truth: Truth, ends: list[dict[str, Any]]) -> str | None:
     if asked.left:
         return None
     if asked.failure == "hang":
-        return None if proxy else "it hung"
+        return f"it hung ({asked.status or 'no head'})"
     if asked.failure.startswith("connection"):
         return None if proxy else asked.failure
     if asked.failure == "cut" or (asked.status == 200 and asked.body.get("stream") and not _whole(asked)):

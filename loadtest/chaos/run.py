@@ -69,7 +69,8 @@ def _crashes(log: list[str]) -> list[str]:
 
 
 def _shown(each: load.Asked) -> str:
-    return f"{each.tenant} {each.body['messages'][-1]['content']} {each.status} {each.got.get('x-samewise-cache')}"
+    what = f"{each.tenant} {each.body['messages'][-1]['content']} stream={each.body.get('stream', False)}"
+    return f"{what} {each.status} {each.got.get('x-samewise-cache')} {each.got.get('x-samewise-reason')}"
 
 
 async def _operate(world: World, ends: list[dict[str, Any]]) -> None:

@@ -60,6 +60,12 @@ class Protocol(RequestHandler):
             self._late.cancel()
         super().connection_lost(exc)
 
+    def close(self) -> None:
+        """Take no more requests. Who has asked nothing yet is let go at once: nobody would read what he asks."""
+        super().close()
+        if self._request_count == 0:
+            self.force_close()
+
     def _too_late(self) -> None:
         self._late = None
         if self._asked or self._request_count or self.transport is None:
