@@ -192,6 +192,8 @@ def plot(figures: Sequence[Figure], title: str) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {height}" font-family="sans-serif" font-size="13">',
         f"<title>{title}</title>",
+        "<desc>One bar a figure, as a share of its target; bars that fall short are in another colour. "
+        "The table beside it has the numbers.</desc>",
         "<style>text{fill:#555} .bar{fill:#2a78b8} .miss{fill:#c5542d} line{stroke:#888}"
         "@media (prefers-color-scheme:dark){text{fill:#ccc}}</style>",
         f'<text x="10" y="20" font-size="15">{title}</text>',

@@ -287,7 +287,8 @@ async def test_a_user_with_the_documented_rights_alone_is_enough(
     assert words is not None
     commands = [word.lower() for word in re.findall(r"\b[A-Z]{3,}\b", words[1])]
     channels = re.search(r"&\S+?\*", module.__doc__ or "")
-    rules = ["~samewise:default:*", *([channels[0].replace("NAMESPACE", "default")] if channels else [])]
+    rules = ["~samewise:default:*", "resetchannels"]
+    rules += [channels[0].replace("NAMESPACE", "default")] if channels else []
     redis_server.command("ACL", "SETUSER", "sw", "on", ">pw", *rules, *(f"+{word}" for word in commands))
     url = f"redis://sw:pw@127.0.0.1:{redis_server.port}"
     proxy, other = await make_proxy(settings=on(url)), await make_proxy(settings=on(url))
