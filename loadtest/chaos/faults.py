@@ -136,4 +136,8 @@ async def go_on(world: World, told: dict[str, int], stop: asyncio.Event) -> None
 
 def _apart(first: Fault, second: Fault) -> bool:
     """True where the two break different things."""
-    return first.__name__.split("_")[0:2] != second.__name__.split("_")[0:2]
+    return _place(first) != _place(second)
+
+
+def _place(fault: Fault) -> str:
+    return fault.__name__.removeprefix("a_").removeprefix("the_").partition("_")[0].rstrip("s")
