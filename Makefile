@@ -72,9 +72,10 @@ bench: $(VENV)/.dev
 # --- checks ---
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not slow and not vllm' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow and not vllm and not process' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
 
 test: quick vllm-venv
+	$(BIN)/python -m pytest -m 'process and not slow and not vllm' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
 	$(BIN)/python -m pytest -m 'slow or vllm' $(ARGS)
 
 check: lint test

@@ -1,3 +1,20 @@
 """Fixtures that several rooms share; a server that takes half a minute to start is started once."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
 pytest_plugins = ("tests.support.vllm", "tests.support.require")
+
+ROOT = Path(__file__).parent
+PROCESSES = ("cases", "workers", "dashboard", "observability")
+"""Folders whose tests start the proxy as a process."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts processes, so that the quick run can leave it out."""
+    for item in items:
+        if item.path.is_relative_to(ROOT) and item.path.relative_to(ROOT).parts[0] in PROCESSES:
+            item.add_marker(pytest.mark.process)

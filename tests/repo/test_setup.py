@@ -126,7 +126,8 @@ def test_check_runs_every_tool_and_every_test() -> None:
         "mypy",
         "lint-imports",
         "jscpd",
-        "-m 'not slow and not vllm'",
+        "-m 'not slow and not vllm and not process'",
+        "-m 'process and not slow and not vllm'",
         "-m 'slow or vllm'",
         "vllm-venv.sh",
     ):
