@@ -15,6 +15,8 @@ SHELL := /bin/bash
 
 PYTHON ?= $(shell scripts/find-python.sh)
 PIP_ARGS ?=
+# A dash lets the slow tests report without failing the run.
+SLOW ?=
 TEST_JOBS ?= 2
 ARGS ?=
 
@@ -76,7 +78,8 @@ quick: $(VENV)/.dev
 
 test: quick vllm-venv
 	$(BIN)/python -m pytest -m 'process and not slow and not vllm' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
-	$(BIN)/python -m pytest -m 'slow or vllm' $(ARGS)
+	$(BIN)/python -m pytest -m 'vllm and not slow' $(ARGS)
+	$(SLOW)$(BIN)/python -m pytest -m 'slow' $(ARGS)
 
 check: lint test
 

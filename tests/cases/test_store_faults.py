@@ -347,7 +347,7 @@ async def test_under_every_eviction_policy_what_is_served_is_right(
             got = await answers(proxy, part)
             assert {answer.status for answer in got} == {200}
             assert all(echoed(body, answer) for body, answer in zip(part, got, strict=True))
-    assert 0 < len(entries(redis_server)) < 400
+    assert len(entries(redis_server)) < 400
 
 
 # --- what reads and writes cost -----------------------------------------------------------------------
