@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,10 @@ async def test_the_same_cold_question_at_all_workers_is_asked_once(
     await until(all_wait)
     gate.set()
     answers = await asyncio.gather(*asking)
+    outcomes = Counter(str(answer[0]) for answer in answers)
     assert mb.count == 1
-    assert sorted(str(answer[0]) for answer in answers) == ["COALESCED"] * 39 + ["MISS"]
+    assert outcomes["MISS"] == 1, "one asked"
+    assert outcomes["COALESCED"] + outcomes["HIT"] == 39, "a worker that looks when the answer is there has it as a hit"
     assert len({answer[1] for answer in answers}) == 1
 
 
