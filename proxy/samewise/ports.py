@@ -236,6 +236,29 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     seen: float = 0.0
 
 
+class Warmth(msgspec.Struct, frozen=True, kw_only=True):
+    """The prefix of a prompt, in blocks, and where it is warm.
+
+    `blocks`: whole ones, of `block_tokens` each (`assumed` where no backend says its size). `digest`: 16 hex
+    digits that only prompts with the same blocks have. `common`: leading blocks that many prompts begin with.
+    `warm`: leading blocks that each upstream has seen lately, by URL; None where routing keeps no record.
+    """
+
+    blocks: int
+    block_tokens: int
+    assumed: bool
+    digest: str
+    common: int = 0
+    warm: dict[str, int] | None = None
+
+
+class Prefixes(Protocol):
+    """Knows what of a prompt the upstreams have seen."""
+
+    def warmth(self, call: Call) -> Warmth | None:
+        """From memory: asks nobody, notes nothing. None for a call without a `route`."""
+
+
 class Engine(Protocol):
     """The backends behind the proxy, as one."""
 
@@ -265,6 +288,8 @@ class Roster(Protocol):
 # --- observers ----------------------------------------------------------------------------------------
 
 Outcome = Literal["hit", "miss", "coalesced", "bypass", "refresh", "error"]
+RECORDED: frozenset[Outcome] = frozenset({"hit", "coalesced"})
+"""Outcomes of requests for which no backend did anything: what their usage tells happened for another one."""
 
 
 class Trace(Protocol):
@@ -308,6 +333,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     member: str | None = None
     leader: Trace | None = None
+
+    @property
+    def prefix_cached(self) -> int | None:
+        """Prompt tokens that the backend took from its prefix cache; None where the answer is a recorded one."""
+        return self.usage.cached_tokens if self.outcome not in RECORDED else None
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

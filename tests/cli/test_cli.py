@@ -193,7 +193,15 @@ def test_what_a_server_says_can_not_drive_the_terminal(run: Run, scripted: Any) 
 
 def test_tail_prints_requests_and_notices_as_they_come(run: Run, scripted: Any) -> None:
     events = [
-        {"event": "request", "at": 1.0, "outcome": "bypass", "status": 200, "duration": 0.1, "reason": "unseeded"},
+        {
+            "event": "request",
+            "at": 1.0,
+            "outcome": "bypass",
+            "status": 200,
+            "duration": 0.1,
+            "reason": "unseeded",
+            "prefix_cached": 64,
+        },
         {"event": "notice", "at": 2.0, "kind": "control", "attributes": {"kind": "invalidate"}},
     ]
     stream = b": hello\n\n" + b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
@@ -201,6 +209,7 @@ def test_tail_prints_requests_and_notices_as_they_come(run: Run, scripted: Any) 
     lines = run("tail").output.splitlines()
     assert "BYPASS" in lines[0]
     assert "unseeded" in lines[0]
+    assert "prefix=64" in lines[0]
     assert "invalidate" in lines[1]
     assert [json.loads(line) for line in run("tail", "--json", "--count", "1").output.splitlines()] == events[:1]
 

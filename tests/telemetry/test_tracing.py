@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from samewise.core.answer import Usage
 from samewise.ports import Notice, Record
 from samewise.telemetry.otlp import resource
 from samewise.telemetry.tracing import Tracer, Untraced, parse
@@ -81,6 +82,14 @@ def test_a_miss_has_a_lookup_and_an_upstream_call_inside_the_callers_trace(
     assert attributes(server)["gen_ai.request.model"] == "m"
     assert attributes(server)["gen_ai.usage.output_tokens"] == 18
     assert [event.name for event in server.events] == ["first byte"]
+
+
+def test_prefix_reuse_is_told_of_the_answer_that_a_backend_gave_and_not_of_hits_on_it(kept: Kept, record: Make) -> None:
+    name, usage = "gen_ai.usage.cache_read.input_tokens", Usage(100, 1, 64)
+    kept.tracer.finish(kept.tracer.begin({}, "asked"), record("miss", usage=usage, upstream_started=1.0, upstream=0.1))
+    kept.tracer.finish(kept.tracer.begin({}, "recorded"), record("hit", usage=usage))
+    spans = kept.spans()
+    assert [attributes(spans[span]).get(name) for span in ("asked", "chat m", "recorded")] == [64, 64, None]
 
 
 def test_a_hit_has_no_upstream_call(kept: Kept, record: Make) -> None:

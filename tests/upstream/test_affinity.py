@@ -65,6 +65,13 @@ def test_other_salts_tools_and_models_share_no_blocks() -> None:
     assert len(set(firsts)) == len(variants)
 
 
+def test_the_salt_that_a_tenant_s_requests_carry_separates_prefixes_like_a_client_s_own() -> None:
+    plain = conversation(1, 2)
+    own, sent = {**plain, "cache_salt": "a"}, prompt_prefix(plain, "a")
+    assert sent == prompt_prefix(own) == prompt_prefix(own, "of the tenant")
+    assert sent != prompt_prefix(plain)
+
+
 def test_conversations_stay_where_they_began_and_spread_over_all() -> None:
     strategy, backends = Prefix(ManualClock()), [Backend(f"http://b{number}/v1") for number in range(4)]
     homes: dict[int, set[str]] = {}

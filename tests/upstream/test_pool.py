@@ -224,6 +224,8 @@ async def test_a_pool_of_none_says_what_to_do_and_twice_the_same_is_refused() ->
 
 async def test_the_strategy_decides_among_the_eligible() -> None:
     class First:
+        seen = None
+
         def __init__(self) -> None:
             self.offered: list[list[str]] = []
 

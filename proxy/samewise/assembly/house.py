@@ -163,6 +163,7 @@ def build_house(
         operations=operations,
         answerer=answerer,
         neighbours=neighbours,
+        prefixes=engine,
         families=BY_NAME.get,
         sight=sight,
         health=health,

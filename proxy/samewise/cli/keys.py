@@ -53,6 +53,8 @@ def explain(
 ) -> None:
     """Every part of the key of the request in REQ.json (- for stdin), why it is (not) cacheable, the nearest entry.
 
+    And the blocks of its prompt's prefix, with the upstreams on which they are warm.
+
     Nothing is asked of an upstream. Exit code 0 where the request is cacheable, else 1.
     """
     more: dict[str, Any] = {"headers": _headers(headers), **({} if tenant is None else {"tenant": tenant})}
@@ -67,6 +69,7 @@ def explain(
                 click.echo(f"\nunit {number}: key {show.cell(unit.get('key'))}")
             rows = [(name, part.get("value"), part.get("from", "")) for name, part in unit.get("parts", {}).items()]
             show.table(("part", "value", "from"), rows)
+            _show_prefix(unit.get("prefix"))
         _show_nearest(told.get("nearest"), told.get("key"))
     if not told.get("cacheable"):
         sys.exit(NO)
@@ -100,6 +103,17 @@ def diff(proxy: Admin, *, a: str, b: str, endpoint: str, full: bool, as_json: bo
                 click.echo(f"{name} has no key: {show.cell(told.get('reason'))}")
     if not same:
         sys.exit(NO)
+
+
+def _show_prefix(prefix: dict[str, Any] | None) -> None:
+    if prefix is None:
+        return
+    size = f"{prefix.get('block_tokens')} tokens{' (assumed)' if prefix.get('assumed') else ''}"
+    click.echo(f"\nprefix {prefix.get('digest')}: {prefix.get('blocks')} blocks of {size}")
+    warm = prefix.get("warm")
+    if warm is not None:
+        rows = [(url, f"{blocks} of {prefix.get('blocks')}") for url, blocks in warm.items()]
+        show.table(("upstream", "warm blocks"), rows, empty="no upstream may answer this")
 
 
 def _show_nearest(nearest: dict[str, Any] | None, key: str | None) -> None:

@@ -73,6 +73,8 @@ def _line(event: Mapping[str, Any]) -> str:
     took = f"{duration * 1000:9.1f}ms" if isinstance(duration, int | float) else " " * 11
     names = ("endpoint", "model", "reason")
     words = [show.cell(event[name]) for name in names if event.get(name)]
+    if event.get("prefix_cached"):
+        words.append(f"prefix={show.cell(event['prefix_cached'])}")
     key = str(event.get("key") or "")[:12]
     outcome = show.cell(event.get("outcome")).upper()
     status = show.cell(event.get("status"))

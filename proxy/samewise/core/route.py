@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from samewise.core import canonical
+from samewise.core.salt import MEMBER
 
 _BEFORE = (
     "model",
-    "cache_salt",
+    MEMBER,
     "chat_template",
     "chat_template_kwargs",
     "tools",
@@ -21,12 +22,14 @@ _PROMPTS = ("messages", "prompt", "input", "query", "text_1")
 _SEPARATOR = b"\x1e"
 
 
-def prompt_prefix(request: Mapping[str, Any]) -> bytes:
+def prompt_prefix(request: Mapping[str, Any], salt: str = "") -> bytes:
     """Bytes of which a longer conversation's begin with a shorter one's.
 
-    Routing alone depends on them: what is left out here costs reuse, never correctness.
+    `salt`: the `cache_salt` that is sent where the request has none of its own. Routing alone depends on them:
+    what is left out here costs reuse, never correctness.
     """
-    parts = [canonical.encode(request.get(name)) for name in _BEFORE]
+    before = {MEMBER: salt or None, **request}
+    parts = [canonical.encode(before.get(name)) for name in _BEFORE]
     for name in _PROMPTS:
         value = request.get(name)
         if isinstance(value, list):

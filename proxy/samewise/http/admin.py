@@ -19,11 +19,13 @@ from samewise.core.families.contract import Family
 from samewise.http.auth import CREDENTIALS, Gate
 from samewise.http.guard import Guard, by, middleware
 from samewise.http.health import Health
+from samewise.pipeline import warmth
 from samewise.pipeline.answer import Answerer
 from samewise.pipeline.ask import Ask
 from samewise.pipeline.nearest import Neighbours
 from samewise.pipeline.operations import Operations
 from samewise.pipeline.profiles import Profile
+from samewise.ports import Prefixes
 
 PREFIX = "/samewise/v1"
 MAX_BODY = 32 * 1024 * 1024
@@ -57,6 +59,7 @@ class AdminPort:
         operations: Operations,
         answerer: Answerer,
         neighbours: Neighbours,
+        prefixes: Prefixes,
         families: Callable[[str], Family | None],
         sight: Sight,
         health: Health,
@@ -72,6 +75,7 @@ class AdminPort:
         self._operations = operations
         self._answerer = answerer
         self._neighbours = neighbours
+        self._prefixes = prefixes
         self._families = families
         self._sight = sight
         self._health = health
@@ -179,6 +183,10 @@ class AdminPort:
         )
         full = bool(asked.get("full", False))
         told = explain.explain(plan, full=full)
+        prefixes = warmth.explained(self._prefixes, plan)
+        told["prefix"] = prefixes[0]
+        for unit, prefix in zip(told.get("units", ()), prefixes, strict=False):
+            unit["prefix"] = prefix
         if asked.get("nearest", True):
             found = await self._neighbours.find(plan, full=full)
             told["nearest"] = None if found is None else msgspec.to_builtins(found)
@@ -305,7 +313,7 @@ def shown(entry: Entry, *, full: bool) -> dict[str, Any]:
         "ttl": entry.ttl,
         "form": entry.answer.form,
         "size": entry.answer.size(),
-        "usage": {"prompt_tokens": entry.usage.prompt_tokens, "completion_tokens": entry.usage.completion_tokens},
+        "usage": msgspec.structs.asdict(entry.usage),
         "tags": list(entry.tags),
         "sample": entry.sample,
         "seed": entry.seed,

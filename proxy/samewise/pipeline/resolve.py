@@ -201,7 +201,7 @@ class Resolver:
                 headers=fields,
                 model=plan.model,
                 environment=environment.id if environment else None,
-                route=functools.partial(prompt_prefix, units[0].request),
+                route=functools.partial(prompt_prefix, units[0].request, plan.context.salt),
                 hedge=keep,
             ),
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
+
 from samewise.core import canonical
-from samewise.core.answer import Answer, Event, Headers
+from samewise.core.answer import Answer, Event, Headers, Usage
 from samewise.core.decide import Bypass, Refresh
 from samewise.core.plan import Unit
 from samewise.pipeline import reply
@@ -14,7 +16,7 @@ from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Asked
 from samewise.pipeline.resolve import Resolver
 from samewise.pipeline.source import Coming, Given, Reply, Source, typed
-from samewise.ports import Clock, UpstreamFailed
+from samewise.ports import RECORDED, Clock, UpstreamFailed
 
 
 class Several:
@@ -45,7 +47,7 @@ class Several:
             raise
         marks.gather(trails)
         if made.events is None and made.status == 200:
-            marks.usage = asked.family.usage(Answer(form="json", body=made.body))
+            marks.usage = _asked_now(asked.family.usage(Answer(form="json", body=made.body)), trails)
         return made
 
     async def _each(self, asked: Asked, trails: Sequence[Marks], sources: list[Source]) -> Reply:
@@ -121,7 +123,7 @@ class Several:
                 for source, trail in zip(sources, trails, strict=True)
             ]
             marks.gather(trails)
-            marks.usage = trails[0].usage
+            marks.usage = _asked_now(trails[0].usage, trails)
             for event in family.closing(answers, [unit.request for unit in asked.plan.units], asked.plan.include_usage):
                 yield event
         finally:
@@ -167,6 +169,12 @@ class Several:
         joined = asked.family.join(answers, [unit.request for unit in asked.plan.units])
         fields = typed(joined.headers, joined, stream=False)
         return Reply(status=200, headers=fields, body=joined.body, sources=tuple(sources))
+
+
+def _asked_now(usage: Usage, trails: Sequence[Marks]) -> Usage:
+    """Prefix reuse of the units that a backend was asked for; what recorded ones tell happened for another request."""
+    cached = sum(trail.usage.cached_tokens for trail in trails if trail.outcome not in RECORDED)
+    return msgspec.structs.replace(usage, cached_tokens=cached)
 
 
 def _leave(sources: Sequence[Source]) -> None:

@@ -27,7 +27,9 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
         if self.record is not None:
             skipped = {"leader", "started", "upstream_started", "store_started"}
             shown = {name: value for name, value in msgspec.structs.asdict(self.record).items() if name not in skipped}
-            shown["usage"] = msgspec.structs.asdict(self.record.usage)
+            usage = self.record.usage
+            shown["usage"] = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+            shown["prefix_cached"] = self.record.prefix_cached
             return {"event": self.event, "at": self.at, **shown}
         skipped = {"trace", "started"}
         told = msgspec.structs.asdict(self.notice) if self.notice else {}

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 from samewise.core.answer import Usage
-from samewise.ports import Outcome, Record, Tier
+from samewise.ports import RECORDED, Outcome, Record, Tier
 from samewise.telemetry.instruments import AGES, BOUNDS
 from samewise.telemetry.snapshot import Attributes, Buckets, Exemplar, Number, Snapshot
 
@@ -19,7 +19,6 @@ _OPERATIONS = {
     "embeddings": "embeddings",
 }
 _ASKED = frozenset({"miss", "refresh", "bypass"})
-_SAVED = frozenset({"hit", "coalesced"})
 _ERROR = 400
 
 Source = Callable[[], Iterable[Number]]
@@ -177,9 +176,9 @@ class Tallies:
         for (endpoint, model, outcome, tier), series in self._bounded.items():
             labels = _attributes({"endpoint": endpoint, "model": model, "outcome": outcome, "tier": tier or ""})
             numbers.add("samewise.requests", labels, series.count)
-            kind = "generated" if outcome not in _SAVED else "saved"
+            kind = "generated" if outcome not in RECORDED else "saved"
             numbers.add("samewise.tokens", (("kind", kind),), series.completion)
-            if outcome not in _SAVED:
+            if outcome not in RECORDED:
                 numbers.add("samewise.tokens", (("kind", "prefix_cached"),), series.cached)
             by_outcome = (("outcome", outcome),)
             histograms.add("samewise.lookup.duration", by_outcome, series.lookup)

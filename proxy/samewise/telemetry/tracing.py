@@ -263,7 +263,7 @@ def _server_attributes(record: Record) -> dict[str, str | int | float | bool]:
         "gen_ai.response.time_to_first_chunk": record.first_byte,
         "gen_ai.usage.input_tokens": record.usage.prompt_tokens or None,
         "gen_ai.usage.output_tokens": record.usage.completion_tokens or None,
-        "gen_ai.usage.cache_read.input_tokens": record.usage.cached_tokens or None,
+        "gen_ai.usage.cache_read.input_tokens": record.prefix_cached or None,
         "samewise.request_id": record.request_id,
         "samewise.cache": record.outcome,
         "samewise.reason": record.reason,
@@ -289,6 +289,7 @@ def _upstream_attributes(record: Record) -> dict[str, str | int]:
         "gen_ai.request.model": record.model,
         "gen_ai.usage.input_tokens": record.usage.prompt_tokens or None,
         "gen_ai.usage.output_tokens": record.usage.completion_tokens or None,
+        "gen_ai.usage.cache_read.input_tokens": record.prefix_cached or None,
         "samewise.upstream": record.member,
         "samewise.environment": record.environment,
     }

@@ -79,6 +79,11 @@ class Session:
         self._loads = Loads(clock)
         self._otherwise = otherwise
 
+    @property
+    def seen(self) -> Seen | None:
+        """What requests without the header go by."""
+        return self._otherwise.seen
+
     def choose(self, candidates: Sequence[C], call: Call) -> C:
         """One of `candidates`."""
         session = next((value for name, value in call.headers if name == self._header), None)
@@ -89,6 +94,8 @@ class Session:
 
 class RoundRobin:
     """Each in its turn."""
+
+    seen = None
 
     def __init__(self) -> None:
         self._turn = 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from samewise.ports import Call, Exchange, Member, UpstreamFailed
+from samewise.ports import Call, Exchange, Member, UpstreamFailed, Warmth
 from samewise.upstream.address import base_url
 from samewise.upstream.hedge import first_of
 from samewise.upstream.member import Upstream
 from samewise.upstream.names import Names
+from samewise.upstream.prefixes import DEFAULT_BLOCK, blocks
 from samewise.upstream.strategy import Strategy
 
 _START = 1.0
@@ -17,7 +18,7 @@ _START = 1.0
 
 
 class Pool:
-    """Implements `ports.Engine` and `ports.Roster`. Runs on one event loop; `start` it there, and `close` it.
+    """Implements `ports.Engine`, `Roster` and `Prefixes`. Runs on one event loop; `start` it there, and `close` it.
 
     A request that can't have reached an upstream (no connection) is tried on the next eligible one, until
     none is left; one that may have run is not repeated.
@@ -126,6 +127,22 @@ class Pool:
         """Look again now at what the upstream (or all) is, its answers included. An unknown URL is ignored."""
         members = self._members.values() if url is None else [self._members[base_url(url)]] if url in self else []
         await asyncio.gather(*(member.look(thorough=True) for member in members))
+
+    def warmth(self, call: Call) -> Warmth | None:
+        """The prefix of the call's prompt, and how much of it each upstream that may answer has seen."""
+        if call.route is None:
+            return None
+        members = self._fitting(call)
+        told = members[0].block_tokens if members else 0
+        chain, seen = blocks(call.route(), told or DEFAULT_BLOCK), self._strategy.seen
+        return Warmth(
+            blocks=len(chain),
+            block_tokens=told or DEFAULT_BLOCK,
+            assumed=not told,
+            digest=f"{chain[-1]:016x}",
+            common=0 if seen is None else seen.common(chain),
+            warm=None if seen is None else {member.url: seen.depth(member.url, chain) for member in members},
+        )
 
     def __contains__(self, url: str) -> bool:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from samewise.ports import Call
+from samewise.upstream.prefixes import Seen
 
 
 class Candidate(Protocol):
@@ -32,12 +33,18 @@ C = TypeVar("C", bound=Candidate)
 class Strategy(Protocol):
     """Chooses; called once for each attempt, and what it returns is asked next."""
 
+    @property
+    def seen(self) -> Seen | None:
+        """What each upstream has seen lately; None where the choice doesn't go by it."""
+
     def choose(self, candidates: Sequence[C], call: Call) -> C:
         """One of `candidates`, which is never empty. Waits for nothing."""
 
 
 class LeastLoaded:
     """The one with the fewest requests running; in turn where several have as few."""
+
+    seen = None
 
     def __init__(self) -> None:
         self._turn = 0

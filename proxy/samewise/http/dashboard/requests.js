@@ -1,6 +1,6 @@
 // Recent requests, and what else happened.
 
-import { $, badge, brief, clock, duration, el, put, said } from "./dom.js";
+import { $, badge, brief, clock, count, duration, el, put, said } from "./dom.js";
 import { OUTCOMES } from "./charts.js";
 
 const KEPT = 400;
@@ -45,7 +45,7 @@ export class Requests {
           String(each ?? "").toLowerCase().includes(words),
         ));
     const rows = this.records.filter(fits).slice(0, SHOWN).map((record) => this.row(record));
-    const nothing = el("tr", {}, el("td", { colspan: 8, class: "hint" }, "Nothing yet. Requests appear here as they end."));
+    const nothing = el("tr", {}, el("td", { colspan: 9, class: "hint" }, "Nothing yet. Requests appear here as they end."));
     put($("rows"), rows.length ? rows : nothing);
   }
 
@@ -62,6 +62,7 @@ export class Requests {
       el("td", {}, record.reason ?? ""),
       el("td", {}, record.status),
       el("td", { class: "number" }, duration(record.duration)),
+      el("td", { class: "number" }, record.prefix_cached ? count(record.prefix_cached) : "–"),
       el("td", {}, record.model || "–"),
       el("td", {}, record.endpoint + (record.stream ? " · stream" : "")),
       el("td", {}, key),

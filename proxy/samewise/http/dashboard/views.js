@@ -182,7 +182,18 @@ export function explained(told) {
     $("explained"),
     el("p", { class: "row wrap" }, told.cacheable ? badge("cacheable", "hit") : badge(`not cacheable: ${told.reason}`, "error"), el("span", { class: "mono key" }, told.key ?? "")),
     el("div", { class: "scroll" }, table(["Part", "Value", "From"], parts)),
+    told.prefix ? prefix(told.prefix) : null,
     near ? nearest(near, told.key) : el("p", { class: "hint" }, "Nothing like it is in the cache."),
+  );
+}
+
+function prefix(told) {
+  const warm = Object.entries(told.warm ?? {}).map(([url, blocks]) => [el("span", { class: "mono" }, url), `${blocks} of ${told.blocks}`]);
+  return el(
+    "div",
+    {},
+    el("p", { class: "hint" }, `Prefix ${told.digest}: ${told.blocks} blocks of ${told.block_tokens} tokens${told.assumed ? " (assumed)" : ""}`),
+    warm.length ? el("div", { class: "scroll" }, table(["Upstream", "Warm blocks"], warm)) : null,
   );
 }
 
