@@ -9,6 +9,7 @@ import msgspec
 
 from samewise.core.answer import Event, Headers, Usage
 from samewise.core.entry import Entry
+from samewise.core.families.contract import Output
 from samewise.core.fingerprint import Environment
 
 # --- time ---------------------------------------------------------------------------------------------
@@ -304,8 +305,18 @@ class Trace(Protocol):
         """32 hex digits."""
 
 
+class Content(msgspec.Struct, frozen=True):
+    """What was asked (the parsed body) and answered. `outputs` is called once, where it is told."""
+
+    asked: Mapping[str, Any]
+    outputs: Callable[[], Sequence[Output]]
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, told once, after its last byte. Times are monotonic seconds; durations are seconds."""
+    """One request, told once, after its last byte. Times are monotonic seconds; durations are seconds.
+
+    `content` is there only where the settings ask for it.
+    """
 
     request_id: str
     endpoint: str
@@ -333,6 +344,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     member: str | None = None
     leader: Trace | None = None
+    content: Content | None = None
 
     @property
     def prefix_cached(self) -> int | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import signal
 import socket
 import statistics
-from collections.abc import AsyncIterator, Iterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from tests.cases.conftest import MakeProxy
-from tests.support.collector import Collector, attributes, collecting
+from tests.support.collector import Collector, attributes, collecting, collecting_grpc
 from tests.support.mock_backend import MockBackend, Script
 from tests.support.proxy import B0, Proxy, until
 from tests.support.redis import RedisServer
@@ -110,6 +114,80 @@ async def test_a_miss_a_hit_shared_fetches_and_a_recomputation_are_trees_that_ha
     assert attributes(verify)["samewise.verdict"] == "divergent"
     words = b"".join(body for bodies in collector.received.values() for body in bodies)
     assert b"nonce" not in words
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+async def test_prompts_and_answers_are_told_only_where_that_is_asked_for(
+    make_proxy: MakeProxy, mb: MockBackend, collector: Collector, asked_for: bool
+) -> None:
+    proxy = await make_proxy(
+        settings={"telemetry.otlp_endpoint": collector.url, "telemetry.content": asked_for, "server.workers": 1},
+        env=SOON,
+    )
+    mb.always(Script(text=lambda body, number: "open sesame"))
+    secret = asked("where is the treasure")
+    for cache, stream in (("MISS", False), ("HIT", True), ("HIT", False)):
+        answered = await proxy.post({**secret, "stream": stream})
+        assert answered.cache == cache
+    mb.always(Script(status=500))
+    assert (await proxy.post(asked("where is the other treasure"))).status == 500
+
+    async def told() -> bool:
+        outcomes = {outcome: len(spans) for outcome, spans in by_outcome(collector.traces()).items()}
+        return outcomes == {"miss": 1, "hit": 2, "error": 1}
+
+    async def counted() -> bool:
+        return collector.total("samewise.requests") == 4
+
+    await until(told)
+    await until(counted)
+    servers = by_outcome(collector.traces())
+    for span in servers["miss"] + servers["hit"] + servers["error"]:
+        given, said = (attributes(span).get(f"gen_ai.{name}.messages") for name in ("input", "output"))
+        assert (given is not None and "treasure" in given) is asked_for
+        assert (said is not None) is (asked_for and span not in servers["error"])
+    if asked_for:
+        (miss,) = servers["miss"]
+        assert json.loads(attributes(miss)["gen_ai.output.messages"]) == [
+            {"role": "assistant", "parts": [{"type": "text", "content": "open sesame"}], "finish_reason": "stop"}
+        ]
+    everywhere_else = [
+        *[body for path in ("/v1/metrics", "/v1/logs") for body in collector.received[path]],
+        (await proxy.request("GET", "/metrics", admin=True)).body,
+        json.dumps(await proxy.admin("GET", "/recent")).encode(),
+        "".join(proxy.log).encode(),
+        *([] if asked_for else collector.received["/v1/traces"]),
+    ]
+    assert not any(word in told for told in everywhere_else for word in (b"treasure", b"sesame"))
+
+
+async def test_everything_arrives_over_grpc_too(make_proxy: MakeProxy, mb: MockBackend) -> None:
+    with collecting_grpc() as collector:
+        env = {**SOON, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+        proxy = await make_proxy(env={**env, "OTEL_SERVICE_NAME": "a name of its own"})
+        await proxy.post(B0, headers={"traceparent": CALLER})
+        mb.always(Script(status=503))
+        await proxy.post(asked("broken"))
+
+        async def told() -> bool:
+            return set(by_outcome(collector.traces())) == {"miss", "error"} and any(
+                line.body.string_value == "a request failed" for line in collector.logs()
+            )
+
+        async def counted() -> bool:
+            return collector.total("samewise.requests") == 2
+
+        await until(told)
+        await until(counted)
+        (miss,) = by_outcome(collector.traces())["miss"]
+        assert miss.trace_id.hex() == CALLER[3:35]
+        assert collector.total("samewise.requests", outcome="miss") == 1
+        assert all(b"a name of its own" in body for bodies in collector.received.values() for body in bodies)
+        durations = collector.metrics()["samewise.request.duration"].histogram.data_points
+        exemplars = {each.trace_id.hex(): each.span_id for point in durations for each in point.exemplars}
+        assert exemplars[CALLER[3:35]] == miss.span_id
+        proxy.signal()
+        assert await proxy.ended() == 0
 
 
 async def test_a_failure_leaves_a_log_line_with_its_trace(
@@ -210,9 +288,98 @@ async def test_streams_that_clients_leave_end_their_spans_and_detach_nothing(
     assert [line for line in proxy.log if "detach" in line.lower() or "Traceback" in line] == []
 
 
+@contextlib.contextmanager
+def _refused() -> Iterator[tuple[str, Callable[[], bool]]]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}", lambda: True
+
+
+@contextlib.contextmanager
+def _blackholed() -> Iterator[tuple[str, Callable[[], bool]]]:
+    """Nobody takes up what connects, and there is no room for more: the kernel answers no SYN."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(8):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", lambda: True
+
+
+@contextlib.contextmanager
+def _frozen() -> Iterator[tuple[str, Callable[[], bool]]]:
+    """A process that is stopped, with its port open."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.collector"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield url, lambda: True
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def _holding(
+    over: Callable[[], contextlib.AbstractContextManager[Collector]],
+) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """It takes what it is sent, and answers never."""
+    with over() as collector:
+        collector.open.clear()
+        yield collector.url, lambda: bool(collector.received["/v1/traces"])
+
+
+FAULTS: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[tuple[str, Callable[[], bool]]]], str]] = {
+    "refused": (_refused, "http/protobuf"),
+    "blackholed": (_blackholed, "http/protobuf"),
+    "frozen": (_frozen, "http/protobuf"),
+    "slow": (lambda: _holding(collecting), "http/protobuf"),
+    "slow grpc": (lambda: _holding(collecting_grpc), "grpc"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_no_request_and_no_stop_waits_for_a_collector(make_proxy: MakeProxy, mb: MockBackend, fault: str) -> None:
+    """Exporters are patient for ten minutes here: whoever waited for one of them would not end within this test."""
+    broken, protocol = FAULTS[fault]
+    with broken() as (url, hears):
+        proxy = await make_proxy(
+            settings={"telemetry.otlp_endpoint": url},
+            env={
+                **SOON,
+                "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+                "OTEL_EXPORTER_OTLP_TIMEOUT": "600",
+                "OTEL_BSP_MAX_QUEUE_SIZE": "64",
+                "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "32",
+            },
+        )
+
+        async def heard() -> bool:
+            await proxy.post(B0)
+            return hears()
+
+        await until(heard, within=30)
+        for number in range(20):
+            assert (await proxy.post(asked(f"cold {number}"))).cache == "MISS"
+        for _ in range(300):
+            assert (await proxy.post(B0)).cache == "HIT"
+        async with proxy.stream(asked("streamed")) as streaming:
+            assert [data async for data in streaming.data()][-1] == "[DONE]"
+        assert await proxy.metric("samewise_requests_total") >= 321
+        assert len([line for line in proxy.log if "telemetry can't be exported" in line]) <= 1
+        proxy.signal(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            assert await proxy.ended() == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["refused", "silent"])
-async def test_a_collector_that_is_gone_costs_requests_nothing_and_a_stop_a_second(
+async def test_a_collector_that_is_gone_costs_no_time_and_no_memory_under_load(
     make_proxy: MakeProxy, mb: MockBackend, collector: Collector, silent: str, fault: str
 ) -> None:
     baseline = await make_proxy(settings={"telemetry.otlp_endpoint": collector.url}, env=SOON)
@@ -226,16 +393,10 @@ async def test_a_collector_that_is_gone_costs_requests_nothing_and_a_stop_a_seco
         for each, times in took.items():
             times.append((await each.post(B0)).seconds)
     middle = {each: statistics.median(times) for each, times in took.items()}
-    late = {each: statistics.quantiles(times, n=100)[98] for each, times in took.items()}
-    assert middle[proxy] - middle[baseline] < 0.002
-    assert late[proxy] < late[baseline] + 0.005 or late[proxy] < late[baseline] * 2
+    assert middle[proxy] < 3 * middle[baseline]
     assert _memory(proxy) - before < 64 * 1024
     complaints = [line for line in proxy.log if "telemetry can't be exported" in line]
     assert len(complaints) <= 1
-    proxy.signal(signal.SIGTERM)
-    began = asyncio.get_running_loop().time()
-    assert await proxy.ended() == 0
-    assert asyncio.get_running_loop().time() - began < 4
 
 
 def _memory(proxy: Proxy) -> int:

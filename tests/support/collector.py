@@ -1,24 +1,40 @@
-"""An OTLP receiver over HTTP, that keeps what it gets."""
+"""OTLP receivers over HTTP and gRPC, that keep what they get. As a module: one over HTTP, that says where it is."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+import grpc  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+_SERVICES = {
+    "/v1/traces": ("trace.v1.TraceService", ExportTraceServiceResponse),
+    "/v1/metrics": ("metrics.v1.MetricsService", ExportMetricsServiceResponse),
+    "/v1/logs": ("logs.v1.LogsService", ExportLogsServiceResponse),
+}
 
 
 class Collector:
-    """`received` has the bodies by path."""
+    """`received` has the bodies by path, also of what came over gRPC. It answers while `open` is set."""
 
     def __init__(self) -> None:
         self.url = ""
+        self.open = threading.Event()
+        self.open.set()
         self.received: dict[str, list[bytes]] = defaultdict(list)
 
     def traces(self) -> list[Any]:
@@ -77,6 +93,7 @@ def collecting() -> Iterator[Collector]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             found.received[self.path].append(self.rfile.read(int(self.headers["Content-Length"])))
+            found.open.wait()
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -85,10 +102,42 @@ def collecting() -> Iterator[Collector]:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     found.url = f"http://127.0.0.1:{server.server_address[1]}"
     yield found
+    found.open.set()
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@contextmanager
+def collecting_grpc() -> Iterator[Collector]:
+    """A collector on a free port, over gRPC."""
+    found = Collector()
+
+    def service(path: str, name: str, response: Any) -> Any:
+        def export(body: bytes, _: Any) -> bytes:
+            found.received[path].append(body)
+            found.open.wait()
+            whole: bytes = response().SerializeToString()
+            return whole
+
+        handler = grpc.unary_unary_rpc_method_handler(export)
+        return grpc.method_handlers_generic_handler(f"opentelemetry.proto.collector.{name}", {"Export": handler})
+
+    server = grpc.server(ThreadPoolExecutor(8))
+    server.add_generic_rpc_handlers([service(path, *each) for path, each in _SERVICES.items()])
+    found.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield found
+    found.open.set()
+    server.stop(None).wait()
+
+
+if __name__ == "__main__":
+    with collecting() as alone:
+        print(alone.url, flush=True)
+        input()

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -177,7 +178,7 @@ def test_workers_add_up_and_what_they_share_is_counted_once(record: Make) -> Non
 
 
 def test_openmetrics_has_exemplars_and_text_has_none(observer: Telemetry, record: Make) -> None:
-    observer.tallies.record(record("miss"), "a" * 32, 5.0)
+    observer.tallies.record(record("miss"), ("a" * 32, "b" * 16), 5.0)
     observer.notice(NOTICES[0][0])
     text, content_type = observer.prometheus("application/openmetrics-text; version=1.0.0")
     assert content_type == OPENMETRICS
@@ -225,6 +226,15 @@ def test_opentelemetry_is_told_the_same(observer: Telemetry, record: Make) -> No
     assert [(point.count, point.attributes) for point in server] == [
         (2, {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"})
     ]
+
+
+def test_exemplars_travel_over_otlp_with_their_trace_and_span(observer: Telemetry, record: Make) -> None:
+    observer.tallies.record(record("miss"), ("a" * 32, "b" * 16), 5.0)
+    data = metrics_data(observer.snapshot(), resource("1", "i"), 1, 2)
+    sent = encode_metrics(data).resource_metrics[0].scope_metrics[0].metrics
+    (point,) = next(metric for metric in sent if metric.name == "samewise.request.duration").histogram.data_points
+    told = [(one.as_double, one.trace_id.hex(), one.span_id.hex(), one.time_unix_nano / 1e9) for one in point.exemplars]
+    assert told == [(0.25, "a" * 32, "b" * 16, 5.0)]
 
 
 def test_rates_are_those_of_the_last_minute(observer: Telemetry, record: Make, clock: ManualClock) -> None:

@@ -177,6 +177,22 @@ async def test_what_happens_in_every_worker_is_seen(make: MakeProxy) -> None:
     listening.cancel()
 
 
+async def test_the_recent_past_is_that_of_all_workers(make: MakeProxy) -> None:
+    proxy = await make()
+    asked: list[str] = []
+
+    async def everywhere() -> bool:
+        asked.append((await fresh(proxy, {**B0, "seed": len(asked)}))[1].decode())
+        told = (await proxy.admin("GET", "/recent?limit=500"))["items"]
+        assert [event["at"] for event in told] == sorted((event["at"] for event in told), reverse=True)
+        requests = [event["request_id"] for event in told if event["event"] == "request"]
+        assert len(requests) == len(set(requests)) == len(asked)
+        return len({name.partition("-")[0] for name in requests}) == 3
+
+    await until(everywhere)
+    assert len((await proxy.admin("GET", "/recent?limit=2"))["items"]) == 2
+
+
 async def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(make: MakeProxy, mb: MockBackend) -> None:
     proxy = await make()
     first = await warm(proxy, mb)

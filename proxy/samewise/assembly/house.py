@@ -148,6 +148,7 @@ def build_house(
         max_requests=capacity.requests(settings.server.max_requests, capacity.raise_file_limit()),
         ping=settings.server.ping,
         hot=hot,
+        content=settings.telemetry.content,
     )
     behind = shared.due if shared is not None else local.due
     doctor = Doctor(
@@ -174,7 +175,7 @@ def build_house(
         consistency=verification.episodes.describe,
         open_paths=OPEN_PATHS,
         more=(
-            Page(telemetry.recent.told),
+            Page(sight.recent),
             DoctorRoutes(doctor),
             KeyRoutes(control.keyring, operations.revoke_key),
             TransferRoutes(

@@ -24,6 +24,7 @@ from samewise.http.hot import MATTERS, Hot, HotAnswers
 from samewise.pipeline.account import Account
 from samewise.pipeline.answer import Answerer
 from samewise.pipeline.ask import Ask
+from samewise.pipeline.content import content_of
 from samewise.pipeline.reply import upstream_error
 from samewise.pipeline.source import Reply
 from samewise.ports import Call, Clock, Engine, Observer, UpstreamFailed
@@ -59,7 +60,9 @@ class DataPort:
         max_requests: int = 10_000,
         ping: float = 0.0,
         hot: HotAnswers | None = None,
+        content: bool = False,
     ) -> None:
+        """`content`: whether observers are told what was asked and answered."""
         self._families = families
         self._answerer = answerer
         self._engine = engine
@@ -72,6 +75,7 @@ class DataPort:
         self._max_requests = max_requests
         self._ping = ping
         self._hot = hot
+        self._content = content
         self._running = 0
 
     async def handle(self, incoming: web.BaseRequest) -> web.StreamResponse | render.Written:
@@ -120,11 +124,15 @@ class DataPort:
                 return await self._pass_through(incoming, fields, account, caller)
             raw = plain.raw if plain is not None else await body.read(incoming, self._bounds)
             ask = self._read(incoming, family, fields, account, raw=raw, caller=caller)
+            if self._content:
+                account.content = content_of(ask)
             model = ask.value.get("model")
             self._gate.check_model(caller.key, model if isinstance(model, str) else "")
             reply = await self._answerer.answer(ask, account.marks)
         except ProxyError as error:
             return render.refusal(error, account)
+        if self._content:
+            account.content = content_of(ask, reply.sources)
         try:
             if plain is not None and not caller.limited:
                 self._offer(incoming, plain, reply, account)

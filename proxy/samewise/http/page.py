@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class Page:
     `recent` gives the last requests and notices, newest first, ready for JSON.
     """
 
-    def __init__(self, recent: Callable[[int], list[dict[str, Any]]]) -> None:
+    def __init__(self, recent: Callable[[int], Awaitable[list[dict[str, Any]]]]) -> None:
         self._recent = recent
         self._files = {path: _file(path.rpartition("/")[2] or "index.html") for path in OPEN_PATHS}
 
@@ -69,7 +69,7 @@ class Page:
         limit = request.query.get("limit", "100")
         if not limit.isdecimal() or not 0 < int(limit) <= MOST:
             raise ProxyError(400, f"limit should be from 1 to {MOST}", code="invalid_value", param="limit")
-        return web.json_response({"items": self._recent(int(limit))})
+        return web.json_response({"items": await self._recent(int(limit))})
 
 
 def _file(name: str) -> tuple[bytes, str]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from samewise.core.answer import Usage
 from samewise.core.reason import Reason
-from samewise.ports import Clock, Observer, Outcome, Record, Tier, Trace
+from samewise.ports import Clock, Content, Observer, Outcome, Record, Tier, Trace
 
 _SUCCESS = 400
 _PRECEDENCE: tuple[Outcome, ...] = ("error", "bypass", "refresh", "miss", "coalesced", "hit")
@@ -75,6 +75,7 @@ class Account:
         self.request_id = request_id
         self.endpoint = endpoint
         self.tenant = ""
+        self.content: Content | None = None
         self.marks = Marks()
         observer.gauge("inflight", 1)
 
@@ -121,4 +122,5 @@ class Account:
             usage=marks.usage,
             member=marks.member,
             leader=marks.leader,
+            content=self.content,
         )

@@ -299,10 +299,14 @@ class Receipts(Section):
 
 
 class Telemetry(Section):
-    """What is told, and where. The OTEL_* variables of the OpenTelemetry SDK count too."""
+    """What is told, and where. The OTEL_* variables of the OpenTelemetry SDK count too.
+
+    `content`: whether the spans of requests have the prompts and answers themselves.
+    """
 
     otlp_endpoint: Annotated[str, AfterValidator(units.http_url)] = ""
     prometheus: bool = True
+    content: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -7,6 +7,8 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
+import msgspec
+
 from samewise.ports import Clock, Notice, Record, Repeat, Trace
 from samewise.telemetry import prometheus
 from samewise.telemetry.log import Log
@@ -74,12 +76,12 @@ class Telemetry:
         return self._tracing.begin(headers, name)
 
     def finish(self, trace: Trace, record: Record) -> None:
-        if isinstance(trace, Span) and trace.sampled:
-            self.tallies.record(record, trace.trace_id, self._clock.now())
+        if isinstance(trace, Span) and trace.sampled and trace.trace_id is not None:
+            self.tallies.record(record, (trace.trace_id, trace.span_id), self._clock.now())
             self._tracing.finish(trace, record)
         else:
             self.tallies.record(record)
-        self.recent.add(record)
+        self.recent.add(record if record.content is None else msgspec.structs.replace(record, content=None))
         self.rates.look(record.started + record.duration)
         if record.status >= _FAILED:
             self._failed(trace, record)

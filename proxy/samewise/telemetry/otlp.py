@@ -156,6 +156,7 @@ def _numbers(numbers: list[Number], counter: bool, began: int, now: int) -> Any:
 
 
 def _histograms(histograms: list[Buckets], began: int, now: int) -> Any:
+    from opentelemetry.sdk.metrics import Exemplar
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Histogram, HistogramDataPoint
 
     unknown: Any = None
@@ -170,6 +171,10 @@ def _histograms(histograms: list[Buckets], began: int, now: int) -> Any:
             explicit_bounds=list(item.bounds),
             min=unknown,
             max=unknown,
+            exemplars=[
+                Exemplar({}, each.value, int(each.at * 1e9), int(each.span_id, 16), int(each.trace_id, 16))
+                for each in item.exemplars.values()
+            ],
         )
         for item in histograms
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
     def plain(self) -> dict[str, Any]:
         """As JSON values. What a request asked and what was answered is in none of them."""
         if self.record is not None:
-            skipped = {"leader", "started", "upstream_started", "store_started"}
+            skipped = {"leader", "started", "upstream_started", "store_started", "content"}
             shown = {name: value for name, value in msgspec.structs.asdict(self.record).items() if name not in skipped}
             usage = self.record.usage
             shown["usage"] = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
@@ -109,8 +109,7 @@ class Recent:
 
     def told(self, limit: int = 100) -> list[dict[str, Any]]:
         """Requests and notices, newest first, as JSON values."""
-        both = sorted([*self.records(limit), *self.notices(limit)], key=lambda each: each.at, reverse=True)
-        return [each.plain() for each in both[:limit]]
+        return newest([each.plain() for each in (*self.records(limit), *self.notices(limit))], limit)
 
     async def subscribe(self) -> AsyncGenerator[Happened, None]:
         """What happens from now on, until the caller stops. Raises RuntimeError where too many listen already."""
@@ -136,6 +135,11 @@ class Recent:
     def _tell(self, happened: Happened) -> None:
         for listener in self._listeners:
             listener.put(happened)
+
+
+def newest(events: Iterable[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """The last `limit` of what happened, newest first."""
+    return sorted(events, key=lambda event: float(event["at"]), reverse=True)[:limit]
 
 
 class Rates:

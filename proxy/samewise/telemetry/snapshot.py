@@ -12,11 +12,12 @@ Attributes = tuple[tuple[str, str], ...]
 
 
 class Exemplar(msgspec.Struct, frozen=True, array_like=True):
-    """One measurement of a bucket, with the trace that it belongs to; `at` is in seconds since the epoch."""
+    """One measurement of a bucket, with the span that it belongs to; `at` is in seconds since the epoch."""
 
     value: float
     trace_id: str
     at: float
+    span_id: str
 
 
 class Number(msgspec.Struct, frozen=True, array_like=True):

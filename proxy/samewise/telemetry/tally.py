@@ -119,8 +119,8 @@ class Tallies:
                 self._series[(endpoint, model, outcome, tier)] = found
         return found
 
-    def record(self, record: Record, trace_id: str | None = None, at: float = 0.0) -> None:
-        """Count one request. With the id of a sampled trace, its durations become exemplars."""
+    def record(self, record: Record, span: tuple[str, str] | None = None, at: float = 0.0) -> None:
+        """Count one request. With the ids of a sampled trace and of its span, its duration becomes an exemplar."""
         series = self._series.get((record.endpoint, record.model, record.outcome, record.tier))
         if series is None:
             admit = record.status < _ERROR
@@ -130,8 +130,9 @@ class Tallies:
         series.completion += usage.completion_tokens
         series.cached += usage.cached_tokens
         place = series.duration.add(record.duration)
-        if trace_id is not None:
-            series.duration.exemplars[place] = Exemplar(record.duration, trace_id, at)
+        if span is not None:
+            trace_id, span_id = span
+            series.duration.exemplars[place] = Exemplar(record.duration, trace_id, at, span_id)
         if record.first_byte is not None:
             series.first.add(record.first_byte)
         if record.lookup is not None:

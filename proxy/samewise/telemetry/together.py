@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from samewise.telemetry import prometheus
 from samewise.telemetry.observer import Telemetry, hit_ratio
+from samewise.telemetry.recent import newest
 from samewise.telemetry.snapshot import Snapshot, merge
 
 _WAITING = 4096
@@ -21,6 +22,9 @@ class Others(Protocol):
 
     def events(self) -> AsyncIterator[dict[str, Any]]:
         """What happens in them."""
+
+    async def recent(self, limit: int) -> Sequence[dict[str, Any]]:
+        """The last things that happened in each of them."""
 
 
 class Together:
@@ -48,6 +52,11 @@ class Together:
         total["hit_ratio"] = hit_ratio(total["requests"])
         total["hit_ratio_last_minute"] = hit_ratio(total["rate"])
         return {**total, "workers": 1 + len(statuses)}
+
+    async def recent(self, limit: int) -> list[dict[str, Any]]:
+        """The last requests and notices, newest first, as JSON values."""
+        own = self._own.recent.told(limit)
+        return own if self._others is None else newest([*own, *await self._others.recent(limit)], limit)
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """What happens from now on, as JSON values."""

@@ -6,6 +6,7 @@ no span. Attribute names are those of the GenAI semantic conventions (schema 1.4
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from samewise.ports import Clock, Notice, Record, Trace
+from samewise.telemetry import content
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -140,6 +142,9 @@ class Tracer:
             links=links,
             start_time=_nanoseconds(started),
         )
+        if record.content is not None:
+            with contextlib.suppress(Exception):
+                server.set_attributes(content.attributes(record.content))
         if record.status >= 500:
             server.set_status(Status(StatusCode.ERROR))
         if record.first_byte is not None:

@@ -26,7 +26,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """`told`, `events` (answers as long as someone listens), `catch-up`, or `look` at an upstream."""
+    """`told`, `recent` (so many), `events` (as long as someone listens), `catch-up`, or `look` at an upstream."""
 
     kind: str
     subject: str = ""
@@ -39,11 +39,13 @@ class Door:
         self,
         *,
         told: Callable[[], Told],
+        recent: Callable[[int], list[dict[str, Any]]],
         events: Callable[[], AsyncIterator[dict[str, Any]]],
         catch_up: Callable[[], Awaitable[None]],
         look: Callable[[str], Awaitable[None]],
     ) -> None:
         self._told = told
+        self._recent = recent
         self._events = events
         self._catch_up = catch_up
         self._look = look
@@ -77,6 +79,8 @@ class Door:
         match question.kind:
             case "told":
                 frames.write(writer, self._told())
+            case "recent":
+                frames.write(writer, self._recent(int(question.subject)))
             case "events":
                 async for event in self._events():
                     frames.write(writer, event)
@@ -103,6 +107,11 @@ class Sibling:
         """What it says of itself now."""
         data = await self._ask(Question("told"))
         return None if data is None else msgspec.msgpack.decode(data, type=Told)
+
+    async def recent(self, limit: int) -> list[dict[str, Any]]:
+        """The last things that happened there."""
+        data = await self._ask(Question("recent", str(limit)))
+        return [] if data is None else msgspec.msgpack.decode(data, type=list[dict[str, Any]])
 
     async def tell(self, question: Question) -> None:
         """Return when it has done what it is asked to, or can't be asked."""

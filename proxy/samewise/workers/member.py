@@ -54,6 +54,7 @@ class Worker:
         self.place.folder.joinpath(f"worker-{self.place.index}").unlink(missing_ok=True)
         self._door = Door(
             told=lambda: Told(instance, telemetry.snapshot(), telemetry.status()),
+            recent=telemetry.recent.told,
             events=telemetry.events,
             catch_up=catch_up,
             look=look,

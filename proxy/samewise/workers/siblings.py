@@ -40,6 +40,11 @@ class Siblings:
             statuses.append(answer.status)
         return [*self._gone, *(told.snapshot for told in self._last.values())], statuses
 
+    async def recent(self, limit: int) -> Sequence[dict[str, Any]]:
+        """The last things that happened in each of the others, in no order."""
+        answers = await asyncio.gather(*(other.recent(limit) for other in self._others.values()))
+        return [event for events in answers for event in events]
+
     async def caught_up(self) -> None:
         """Return when the others have taken in what the journal has, or can't be asked."""
         await asyncio.gather(*(other.tell(Question("catch-up")) for other in self._others.values()))
