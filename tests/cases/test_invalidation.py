@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -47,21 +48,34 @@ PURGES: dict[str, Purge] = {
     "all": lambda proxy, answered: invalidate(proxy, "all"),
     "tag": lambda proxy, answered: invalidate(proxy, "tag", "t"),
     "environment": lambda proxy, answered: invalidate(proxy, "environment", "a" * 32),
-    "tenant": lambda proxy, answered: invalidate(proxy, "profile", "default"),
+    "tenant": lambda proxy, answered: invalidate(proxy, "tenant", "a"),
+    "profile": lambda proxy, answered: invalidate(proxy, "profile", "default"),
 }
+KEYS = {tenant: f"key-of-{tenant}-1234567890" for tenant in ("a", "b")}
+
+
+def of_tenants() -> dict[str, Any]:
+    """Settings with a key for each tenant."""
+    digests = {tenant: hashlib.sha256(key.encode()).hexdigest() for tenant, key in KEYS.items()}
+    return {"auth.keys": [{"tenant": tenant, "sha256": digest} for tenant, digest in digests.items()]}
+
+
+def of(tenant: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {KEYS[tenant]}"}
 
 
 @pytest.mark.parametrize("purge", PURGES.values(), ids=PURGES)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_a_fill_that_began_before_an_invalidation_is_not_joined_and_never_lands(
-    proxy: Proxy, mb: MockBackend, purge: Purge, stream: bool
+    make_proxy: MakeProxy, mb: MockBackend, purge: Purge, stream: bool
 ) -> None:
-    body, tags = {**B0, "stream": stream}, {"x-samewise-tags": "t"}
+    proxy = await make_proxy(settings=of_tenants())
+    body, tags = {**B0, "stream": stream}, {"x-samewise-tags": "t", **of("a")}
     old, new = asyncio.Event(), asyncio.Event()
     mb.once(Script(gate=old, text=lambda body, number: "version one"))
     first = asyncio.create_task(proxy.post(body, headers=tags))
     await mb.arrived(1)
-    key = await proxy.admin("POST", "/explain", {"endpoint": "chat", "body": B0})
+    key = await proxy.admin("POST", "/explain", {"endpoint": "chat", "body": B0, "tenant": "a"})
     await purge(proxy, Answered(200, {"x-samewise-key": key["key"]}, b"", 0))
 
     mb.once(Script(gate=new, text=lambda body, number: "version two"))
@@ -88,6 +102,27 @@ async def test_what_an_invalidation_doesnt_name_stays(make_proxy: MakeProxy, mb:
     assert [(await proxy.post(body)).cache for body in bodies] == ["MISS", "HIT"]
     assert (await proxy.post(bodies[1])).body == before[1].body
     assert (await invalidate(proxy, "model", "m", dry_run=True))["matched"] == 1
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_the_end_of_a_tenants_answers_touches_no_other_tenant(
+    make_proxy: MakeProxy, mb: MockBackend, store: str
+) -> None:
+    url = "memory://" if store == "memory" else "sqlite:///entries.db"
+    proxy = await make_proxy(settings={**of_tenants(), "store.url": url})
+    mine, theirs = [await proxy.post(B0, headers=of(tenant)) for tenant in ("a", "b")]
+    assert (mine.cache, theirs.cache) == ("MISS", "MISS")
+    assert (await invalidate(proxy, "tenant", "a", dry_run=True))["matched"] == 1
+    assert (await invalidate(proxy, "tenant", "a", reason="they asked"))["epoch"] == 1
+    anew = await proxy.post(B0, headers=of("a"))
+    assert (anew.cache, anew.text == mine.text, anew.key == mine.key) == ("MISS", False, False)
+    kept = await proxy.post(B0, headers=of("b"))
+    assert (kept.cache, kept.body) == ("HIT", theirs.body)
+    if store == "sqlite":
+        await proxy.restart()
+        for tenant, before in (("a", anew), ("b", theirs)):
+            again = await proxy.post(B0, headers=of(tenant))
+            assert (again.cache, again.body) == ("HIT", before.body)
 
 
 async def test_a_globlike_value_is_a_name_like_any_other(proxy: Proxy, mb: MockBackend) -> None:
