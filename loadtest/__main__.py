@@ -15,6 +15,7 @@ SCENARIOS = {
     "coalesce": "loadtest.fast.coalesce",
     "mixed": "loadtest.fast.mixed",
     "conversation": "loadtest.fast.conversation",
+    "long": "loadtest.fast.long_prompts",
     "soak": "loadtest.fast.soak",
     "scale": "loadtest.fast.scale",
     "peers": "loadtest.fast.peers",

@@ -47,7 +47,15 @@ class Stage:
         """A bare aiohttp relay."""
         return self.start([sys.executable, "-m", "loadtest.peers.relay", upstream], SERVER)
 
-    def proxy(self, upstream: str, *, workers: int = 1, core: int | None = SERVER, **settings: Any) -> Server:
+    def proxy(
+        self,
+        upstream: str,
+        *,
+        workers: int = 1,
+        core: int | None = SERVER,
+        main: Sequence[str] = ("-m", "samewise.main"),
+        **settings: Any,
+    ) -> Server:
         """Samewise with an API key, and metrics, as it comes otherwise."""
         digest = hashlib.sha256(KEY.encode()).hexdigest()
         tables: dict[str, dict[str, Any]] = {
@@ -69,7 +77,7 @@ class Stage:
                 continue
             lines += [f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
         path.write_text("\n".join(lines))
-        command = [sys.executable, "-m", "samewise.main", "serve", "--config", str(path)]
+        command = [sys.executable, *main, "serve", "--config", str(path)]
         started = self.start(command, core)
         return Server(started.url + "/v1", started.pid, started.admin)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samewise.core.route import prompt_prefix
+from samewise.core.route import ROUTED, prompt_prefix
 from samewise.ports import Call
 from samewise.upstream.affinity import Prefix, Session, by_name, by_rendezvous
 from samewise.upstream.prefixes import Seen, blocks
@@ -70,6 +70,26 @@ def test_the_salt_that_a_tenant_s_requests_carry_separates_prefixes_like_a_clien
     own, sent = {**plain, "cache_salt": "a"}, prompt_prefix(plain, "a")
     assert sent == prompt_prefix(own) == prompt_prefix(own, "of the tenant")
     assert sent != prompt_prefix(plain)
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"messages": [{"role": "user", "content": "x" * (4 << 20)}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * (4 << 20)}] * 3}] * 3},
+        {"prompt": "y" * (4 << 20)},
+        {"prompt": list(range(1_000_000))},
+    ],
+    ids=["one message", "many parts", "text", "tokens"],
+)
+def test_a_prompt_is_routed_by_no_more_than_its_beginning(long: dict[str, object]) -> None:
+    assert len(prompt_prefix({"model": "m", **long})) == ROUTED
+
+
+@given(st.lists(st.integers(0, 200_000), max_size=300), st.lists(st.integers(0, 200_000), max_size=300))
+def test_more_tokens_after_the_same_tokens_share_their_blocks(first: list[int], more: list[int]) -> None:
+    short, long = (prompt_prefix({"model": "m", "prompt": prompt}) for prompt in (first, first + more))
+    assert long.startswith(short)
 
 
 def test_conversations_stay_where_they_began_and_spread_over_all() -> None:

@@ -30,6 +30,7 @@ from samewise.pipeline.doctor import Doctor
 from samewise.pipeline.fetch import Fetcher, Limits
 from samewise.pipeline.fleet import Fleet
 from samewise.pipeline.flight import Flights
+from samewise.pipeline.lane import Lane
 from samewise.pipeline.lead import Leader
 from samewise.pipeline.nearest import Neighbours
 from samewise.pipeline.operations import Operations
@@ -92,6 +93,7 @@ def build_house(
     )
     local, shared = _reclaimers(clock, stores, control, telemetry)
     promoter = make_promoter(settings, clock, engine, control)
+    lane = Lane()
     fetcher = Fetcher(
         engine=engine,
         store=store,
@@ -100,6 +102,7 @@ def build_house(
             ttl=settings.store.ttl, max_ttl=settings.store.max_ttl, max_entry=settings.store.max_entry, mode=mode
         ),
         ended=control.ended,
+        lane=lane,
         paused=control.withheld.pauses,
     )
     verification = make_verification(settings, control, clock=clock, stores=stores, engine=engine, telemetry=telemetry)
@@ -129,6 +132,7 @@ def build_house(
         clock=clock,
         canary=settings.environments.canary,
         receipts=None if receipts is None else receipts.issuing,
+        lane=lane,
     )
     health = Health(store=store, engine=engine, alone=mode == "frozen")
     request_ids = new_request_ids()
@@ -145,6 +149,7 @@ def build_house(
         clock=clock,
         request_ids=request_ids,
         bounds=Bounds(settings.server.max_body, settings.server.patience),
+        lane=lane,
         max_requests=capacity.requests(settings.server.max_requests, capacity.raise_file_limit()),
         ping=settings.server.ping,
         hot=hot,
@@ -185,7 +190,7 @@ def build_house(
             ReceiptRoutes(None if receipts is None else receipts.log, operations, verification.recomputer.run),
         ),
     )
-    works = (receipts and receipts.log, local, shared, promoter, keys, verification.verifier)
+    works = (lane, receipts and receipts.log, local, shared, promoter, keys, verification.verifier)
     background = tuple(each for each in works if each is not None)
     return House(control, flights, health, data, admin, hot, background)
 

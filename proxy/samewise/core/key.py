@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from samewise.core import canonical
@@ -30,6 +30,7 @@ def preimage(
     sample: int,
     request: Mapping[str, Any],
     variant: Sequence[tuple[str, str]] = (),
+    encode: Callable[[Any], bytes] = canonical.encode,
 ) -> bytes:
     """One JSON object that nothing else has: compact, in UTF-8, with its own members always in this order.
 
@@ -37,10 +38,10 @@ def preimage(
     messages, tools and schemas order changes the prompt. A number at the top level (or in `logit_bias`) has
     one spelling, 1.0 being 1. Deeper down 1.0 and 1 stay two things, since a chat template prints them
     differently; 1.0, 1e0 and 1.00 are one. `model` is told once, beside the request. `variant` (see
-    `Controls`) is a member only where there is one.
+    `Controls`) is a member only where there is one. `encode`: the same as `canonical.encode`, in its own time.
     """
     members = {name: _top(name, request[name]) for name in sorted(request) if name != _MODEL}
-    return canonical.encode(
+    return encode(
         {
             "v": KEY_VERSION,
             "tenant": tenant,

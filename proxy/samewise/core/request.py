@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from samewise.core import body as bodies
-from samewise.core import salt
+from samewise.core import canonical, salt
 from samewise.core.body import parse
 from samewise.core.controls import Controls, merge_body
 from samewise.core.families.contract import Family
@@ -73,7 +73,8 @@ def plan(
     if reason is not None or context.environment is None:
         units, unchanged = _bypass(family, body, context, reason or Reason.UNKNOWN_ENVIRONMENT)
     else:
-        asked = _Asked(family, model, context.environment, controls, context)
+        encode = canonical.encode if len(raw) < canonical.LARGE else canonical.encode_large
+        asked = _Asked(family, model, context.environment, controls, context, encode)
         units, unchanged = _cached(asked, body, _content_options(streaming, options))
     cacheable = any(unit.key is not None for unit in units)
     return Plan(
@@ -148,6 +149,7 @@ class _Asked:
     environment: Environment
     controls: Controls
     context: Context
+    encode: Callable[[Any], bytes]
 
     def image(self, described: Mapping[str, Any]) -> bytes:
         return preimage(
@@ -160,6 +162,7 @@ class _Asked:
             sample=self.controls.sample,
             request=described,
             variant=self.controls.variant,
+            encode=self.encode,
         )
 
     def units(self, effective: Effective, options: dict[str, Any], pin: bool) -> tuple[Unit, ...]:

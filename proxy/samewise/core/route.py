@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from samewise.core import canonical
@@ -20,20 +20,53 @@ _BEFORE = (
 )
 _PROMPTS = ("messages", "prompt", "input", "query", "text_1")
 _SEPARATOR = b"\x1e"
+ROUTED = 256 << 10
+"""Bytes of a prompt, about 64,000 tokens, by which it is routed: what comes later decides nothing."""
 
 
 def prompt_prefix(request: Mapping[str, Any], salt: str = "") -> bytes:
     """Bytes of which a longer conversation's begin with a shorter one's.
 
-    `salt`: the `cache_salt` that is sent where the request has none of its own. Routing alone depends on them:
-    what is left out here costs reuse, never correctness.
+    `salt`: the `cache_salt` that is sent where the request has none of its own. At most `ROUTED` bytes, however
+    long the prompt is. Routing alone depends on them: what is left out here costs reuse, never correctness.
     """
     before = {MEMBER: salt or None, **request}
-    parts = [canonical.encode(before.get(name)) for name in _BEFORE]
+    parts = [canonical.encode(_clipped(before.get(name))) for name in _BEFORE]
+    room = ROUTED - sum(map(len, parts))
     for name in _PROMPTS:
-        value = request.get(name)
-        if isinstance(value, list):
-            parts.extend(canonical.encode(item) for item in value)
-        elif value is not None:
-            parts.append(value.encode("utf-8", "surrogatepass") if isinstance(value, str) else canonical.encode(value))
-    return _SEPARATOR.join(parts)
+        for part in _prompt(request.get(name)):
+            if room <= 0:
+                break
+            parts.append(part)
+            room -= len(part)
+    return _SEPARATOR.join(parts)[:ROUTED]
+
+
+def _prompt(value: Any) -> Iterator[bytes]:
+    match value:
+        case None:
+            return
+        case str():
+            yield value[:ROUTED].encode("utf-8", "surrogatepass")
+        case [dict() | list(), *_]:
+            for item in value:
+                yield canonical.encode(_clipped(item))
+        case [*items]:
+            yield canonical.encode(_clipped(items))[:-1]
+        case _:
+            yield canonical.encode(_clipped(value))
+
+
+def _clipped(value: Any) -> Any:
+    """The value without what lies beyond `ROUTED` bytes in any case."""
+    match value:
+        case str():
+            return value[:ROUTED]
+        case dict():
+            return {name: _clipped(item) for name, item in value.items()}
+        case [int() | float(), *_]:
+            return value[: ROUTED // 2]
+        case list():
+            return [_clipped(item) for item in value]
+        case _:
+            return value

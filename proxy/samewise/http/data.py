@@ -25,6 +25,7 @@ from samewise.pipeline.account import Account
 from samewise.pipeline.answer import Answerer
 from samewise.pipeline.ask import Ask
 from samewise.pipeline.content import content_of
+from samewise.pipeline.lane import Lane
 from samewise.pipeline.reply import upstream_error
 from samewise.pipeline.source import Reply
 from samewise.ports import Call, Clock, Engine, Observer, UpstreamFailed
@@ -57,6 +58,7 @@ class DataPort:
         clock: Clock,
         request_ids: Callable[[], str],
         bounds: body.Bounds,
+        lane: Lane,
         max_requests: int = 10_000,
         ping: float = 0.0,
         hot: HotAnswers | None = None,
@@ -72,6 +74,7 @@ class DataPort:
         self._clock = clock
         self._request_ids = request_ids
         self._bounds = bounds
+        self._lane = lane
         self._max_requests = max_requests
         self._ping = ping
         self._hot = hot
@@ -123,7 +126,7 @@ class DataPort:
             if family is None:
                 return await self._pass_through(incoming, fields, account, caller)
             raw = plain.raw if plain is not None else await body.read(incoming, self._bounds)
-            ask = self._read(incoming, family, fields, account, raw=raw, caller=caller)
+            ask = await self._read(incoming, family, fields, account, raw=raw, caller=caller)
             if self._content:
                 account.content = content_of(ask)
             model = ask.value.get("model")
@@ -185,7 +188,7 @@ class DataPort:
         hot.remember_body(plain.question, plain.raw, answer)
         server.remember(incoming, answer)
 
-    def _read(
+    async def _read(
         self,
         incoming: web.BaseRequest,
         family: Family,
@@ -206,7 +209,7 @@ class DataPort:
                 code="unsupported_coding",
                 headers=(("accept-encoding", known),),
             )
-        value = request.parse(raw)
+        value = await self._lane.run(len(raw), request.parse, raw)
         return Ask(
             family=family,
             raw=raw,

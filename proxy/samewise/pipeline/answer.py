@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import xxhash
 
 from samewise.core import request, side
 from samewise.core.fingerprint import Environment
-from samewise.core.plan import Plan, Unit
+from samewise.core.plan import Context, Plan, Unit
 from samewise.pipeline import reply
 from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Ask, Asked
 from samewise.pipeline.control import Control
+from samewise.pipeline.lane import Lane
 from samewise.pipeline.receipts import Receipts
 from samewise.pipeline.resolve import Resolver
 from samewise.pipeline.several import Several
@@ -27,27 +31,41 @@ class Answerer:
         control: Control,
         resolver: Resolver,
         clock: Clock,
+        lane: Lane,
         canary: float = 0.0,
         receipts: Receipts | None = None,
     ) -> None:
-        """`canary`: the share of misses that a waiting environment answers, from 0 to 1."""
+        """`lane`: where long prompts are keyed. `canary`: the share of misses for a waiting environment, 0 to 1."""
         self._receipts = receipts
         self._control = control
         self._resolver = resolver
         self._several = Several(resolver=resolver, clock=clock)
         self._clock = clock
         self._canary = canary
+        self._lane = lane
 
     def plan(self, ask: Ask, environment: Environment | None = None) -> Plan:
         """What the request means now, or in another environment. Raises ProxyError where it can't be read."""
-        model = ask.value.get("model")
-        context = self._control.context(
-            ask.tenant,
-            model if isinstance(model, str) else "",
-            lambda: xxhash.xxh3_128_digest(side.question(ask.family, ask.value)),
-            environment,
+        return request.plan(
+            ask.family,
+            ask.raw,
+            ask.controls,
+            self._context(ask, functools.partial(_side, ask), environment),
+            parsed=ask.value,
         )
-        return request.plan(ask.family, ask.raw, ask.controls, context, parsed=ask.value)
+
+    async def _planned(self, ask: Ask) -> Plan:
+        """As `plan`. What it means now is taken once, here; only the work on a long prompt is elsewhere."""
+        size = len(ask.raw)
+        digest = functools.partial(_side, ask)
+        if self._control.profiles.has_canary(_model(ask)):
+            known = await self._lane.run(size, digest)
+            digest = functools.partial(bytes, known)
+        context = self._context(ask, digest)
+        return await self._lane.run(size, request.plan, ask.family, ask.raw, ask.controls, context, parsed=ask.value)
+
+    def _context(self, ask: Ask, side_of: Callable[[], bytes], environment: Environment | None = None) -> Context:
+        return self._control.context(ask.tenant, _model(ask), side_of, environment)
 
     async def answer(self, ask: Ask, marks: Marks) -> Reply:
         """The reply to one request. Raises ProxyError where there is none to give."""
@@ -55,7 +73,7 @@ class Answerer:
         return reply if self._receipts is None else self._receipts.issued(ask, reply, marks)
 
     async def _answer(self, ask: Ask, marks: Marks) -> Reply:
-        plan = self.plan(ask)
+        plan = await self._planned(ask)
         asked = Asked(ask, plan)
         marks.model, marks.stream = plan.model, plan.stream
         marks.snapshot = plan.context.snapshot.label()
@@ -88,3 +106,13 @@ class Answerer:
             return None
         marks.key, marks.environment = plan.units[0].key, environment.id
         return Asked(asked.ask, plan)
+
+
+def _model(ask: Ask) -> str:
+    model = ask.value.get("model")
+    return model if isinstance(model, str) else ""
+
+
+def _side(ask: Ask) -> bytes:
+    """What a canary chooses its side by."""
+    return xxhash.xxh3_128_digest(side.question(ask.family, ask.value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,6 +18,7 @@ from samewise.core.families.contract import Family
 from samewise.core.fingerprint import CONTRACT, ENVIRONMENT_PATH
 from samewise.core.plan import Plan, Unit
 from samewise.core.reason import Reason
+from samewise.pipeline.lane import Lane
 from samewise.pipeline.recording import Head, Recording
 from samewise.ports import Call, Clock, Engine, Exchange, Store, StoreUnavailable, Trace, UpstreamFailed
 
@@ -76,15 +77,17 @@ class Fetcher:
         clock: Clock,
         limits: Limits,
         ended: Callable[[Entry], bool],
+        lane: Lane,
         paused: Callable[[str], bool] = lambda environment: False,
     ) -> None:
-        """`paused` tells whether nothing of an environment is kept now."""
+        """`lane`: where long prompts are written down. `paused` tells whether nothing of an environment is kept now."""
         self._engine = engine
         self._store = store
         self._clock = clock
         self._limits = limits
         self._ended = ended
         self._paused = paused
+        self._lane = lane
         self.verification: Verification | None = None
 
     async def fill(self, question: Question, recording: Recording) -> None:
@@ -172,7 +175,10 @@ class Fetcher:
         if not question.keep or unit.key is None:
             return Discard(unit.reason or Reason.NO_STORE)
         ttl = lifetime(question.plan.controls, default=self._limits.ttl, maximum=self._limits.max_ttl)
-        entry = self._entry(question, unit, unit.key, answer=answer, head=head, ttl=ttl)
+        body = question.call.body
+        size = len(body) if isinstance(body, bytes) else 0
+        written = await self._lane.run(size, _written(size), unit.request)
+        entry = self._entry(question, unit, unit.key, request=written, answer=answer, head=head, ttl=ttl)
         environment = question.plan.context.environment
         decision = after_fetch(
             size=max(answer.size(), len(entry.request)),
@@ -219,7 +225,9 @@ class Fetcher:
                 return head.environment if head.environment in {None, member.environment.id} else ""
         return head.environment
 
-    def _entry(self, question: Question, unit: Unit, key: str, *, answer: Answer, head: Head, ttl: float) -> Entry:
+    def _entry(
+        self, question: Question, unit: Unit, key: str, *, request: bytes, answer: Answer, head: Head, ttl: float
+    ) -> Entry:
         context = question.plan.context
         variant = question.plan.controls.variant
         return Entry(
@@ -232,7 +240,7 @@ class Fetcher:
             model=question.plan.model,
             environment=context.environment.id if context.environment else "",
             snapshot=context.snapshot.label(),
-            request=canonical.encode(unit.request),
+            request=request,
             answer=msgspec.structs.replace(answer, headers=headers.replayable(answer.headers)),
             usage=question.family.usage(answer),
             tags=question.plan.controls.tags,
@@ -258,6 +266,10 @@ def _head(exchange: Exchange) -> Head:
         instance=exchange.instance,
         concurrency=exchange.concurrency,
     )
+
+
+def _written(size: int) -> Callable[[Any], bytes]:
+    return canonical.encode if size < canonical.LARGE else canonical.encode_large
 
 
 async def _run_out(events: AsyncIterator[Event]) -> None:
