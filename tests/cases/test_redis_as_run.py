@@ -23,7 +23,7 @@ from tests.cases.conftest import MakeProxy
 from tests.support.faults import echo, echoed, prompt
 from tests.support.mock_backend import MockBackend
 from tests.support.proxy import B0, Proxy, until
-from tests.support.redis import RedisServer, free_port, redis_server, valkey_binary
+from tests.support.redis import RedisServer, documented_rights, free_port, redis_server, valkey_binary
 
 __all__ = ["redis_server"]
 
@@ -281,15 +281,7 @@ async def test_certificates_on_both_sides_are_used_and_needed(
 async def test_a_user_with_the_documented_rights_alone_is_enough(
     make_proxy: MakeProxy, redis_server: RedisServer
 ) -> None:
-    import samewise.store.redis as module
-
-    words = re.search(r"ACL user needs: (.*?), on", " ".join((module.__doc__ or "").split()), re.DOTALL)
-    assert words is not None
-    commands = [word.lower() for word in re.findall(r"\b[A-Z]{3,}\b", words[1])]
-    channels = re.search(r"&\S+?\*", module.__doc__ or "")
-    rules = ["~samewise:default:*", "resetchannels"]
-    rules += [channels[0].replace("NAMESPACE", "default")] if channels else []
-    redis_server.command("ACL", "SETUSER", "sw", "on", ">pw", *rules, *(f"+{word}" for word in commands))
+    redis_server.command("ACL", "SETUSER", "sw", "on", ">pw", *documented_rights())
     url = f"redis://sw:pw@127.0.0.1:{redis_server.port}"
     proxy, other = await make_proxy(settings=on(url)), await make_proxy(settings=on(url))
     body = {**B0, "messages": [{"role": "user", "content": "tagged"}]}

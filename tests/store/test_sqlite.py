@@ -142,7 +142,7 @@ async def test_a_file_locked_as_a_whole_costs_a_bounded_time_and_is_used_when_it
     began = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await stores.store.get(key_of("a"))
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2
     assert not stores.store.status()[0].available
     other.close()
     await stores.store.put(make_entry("a"))

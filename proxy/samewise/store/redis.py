@@ -1,10 +1,7 @@
 """Entries in a Redis: one SET an entry, always with a time to live, refused where a fence is higher.
 
 Keys are `samewise:NAMESPACE:e:{KEY}` (entries) and `samewise:NAMESPACE:f:{KEY}` (fences); the braces
-keep both in one slot of a Cluster. Commands that an ACL user needs: GET SET UNLINK PING SCAN EVAL
-EVALSHA, and RPUSH LRANGE LLEN DEL HGET HSET HDEL HMGET ZADD ZCARD ZPOPMIN ZREVRANGE INCR for
-journal and records, EXISTS PUBLISH SUBSCRIBE for leases, on `~samewise:NAMESPACE:*` and
-`&samewise:NAMESPACE:*`.
+keep both in one slot of a Cluster. What an ACL user needs is in docs/operations.md.
 """
 
 from __future__ import annotations

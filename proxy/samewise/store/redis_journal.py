@@ -1,8 +1,9 @@
 """Control events and records that all proxies on one Redis share.
 
 The journal is one list, only ever appended to: an event's number is its place in it, which makes
-`RPUSH` the whole of an atomic append. A server that lost it (restarted empty, failed over to an
-older replica, evicted it) gets it back from the proxies that still know it.
+`RPUSH` the whole of an atomic append. Word of it goes round by pub/sub; proxies look too, for words
+can get lost, and a user may be forbidden to hear them. A server that lost the journal (restarted
+empty, failed over to an older replica, evicted it) gets it back from the proxies that still know it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 from samewise.ports import ControlEvent
 from samewise.store.codec import Codec
 from samewise.store.redis import prefix
+from samewise.store.redis_channel import RedisChannel
 from samewise.store.redis_link import RedisLink
 from samewise.store.redis_script import Script
 from samewise.store.wake import Watch
@@ -23,7 +25,9 @@ _decoder = msgspec.msgpack.Decoder(ControlEvent)
 
 _APPEND = Script("""
 if redis.call('LLEN', KEYS[1]) < tonumber(ARGV[2]) then return -1 end
-return redis.call('RPUSH', KEYS[1], ARGV[1])
+local number = redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.pcall('PUBLISH', ARGV[3], number)
+return number
 """)
 _RESTORE = Script("""
 local there = redis.call('LRANGE', KEYS[1], 0, -1)
@@ -54,11 +58,12 @@ return 1
 class RedisJournal:
     """A Journal. It remembers the raw events that it saw, so that it can restore them."""
 
-    def __init__(self, link: RedisLink, *, namespace: str) -> None:
+    def __init__(self, link: RedisLink, channel: RedisChannel, *, namespace: str) -> None:
         self._link = link
         self._name = f"{prefix(namespace)}:journal"
         self._known: list[bytes] = []
-        self._watch = Watch(self._look)
+        self._watch = Watch(self._look, told=lambda: channel.hears)
+        channel.listen(self._name, lambda _: self._watch.wake())
 
     async def append(self, event: ControlEvent) -> ControlEvent:
         data = _encoder.encode(msgspec.structs.replace(event, number=0))
@@ -110,7 +115,9 @@ class RedisJournal:
         await _RESTORE.run(self._link, (self._name,), self._known, operation="journal", insist=True)
 
     async def _push(self, data: bytes, known: int) -> int:
-        number: int = await _APPEND.run(self._link, (self._name,), (data, known), operation="journal", insist=True)
+        number: int = await _APPEND.run(
+            self._link, (self._name,), (data, known, self._name), operation="journal", insist=True
+        )
         return number
 
 

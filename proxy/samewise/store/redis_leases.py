@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from samewise.ports import StoreUnavailable, Turn
-from samewise.store import redis_url
 from samewise.store.redis import prefix
+from samewise.store.redis_channel import RedisChannel
 from samewise.store.redis_link import RedisLink
 from samewise.store.redis_script import Script
 
@@ -24,7 +24,6 @@ SILENCE = 0.8
 """Seconds without one after which it is dead."""
 LONGEST = 3_600_000
 """Milliseconds after which a lease ends by itself."""
-_RETRY = 0.5
 
 _TAKE = Script("""
 if redis.call('EXISTS', KEYS[2]) == 1 then return 'landed' end
@@ -43,10 +42,18 @@ return redis.call('PUBLISH', ARGV[2], ARGV[3])
 
 
 class RedisLeases:
-    """`written` returns when what was put under a key is on the server, or will not be. Closes its link."""
+    """`written` returns when what was put under a key is on the server, or will not be. Closes its link and channel."""
 
-    def __init__(self, link: RedisLink, *, namespace: str, written: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        link: RedisLink,
+        channel: RedisChannel,
+        *,
+        namespace: str,
+        written: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._link = link
+        self._channel = channel
         self._prefix = prefix(namespace)
         self._written = written
         self._process = secrets.token_hex(8)
@@ -54,15 +61,17 @@ class RedisLeases:
         self._ends: dict[str, set[asyncio.Future[bool]]] = {}
         self._heard: dict[str, float] = {}
         self._count = 0
-        self._listens = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._beating: asyncio.Task[None] | None = None
+        self._name = f"{self._prefix}:leases"
+        channel.listen(self._name, self._hear, self._lost)
 
     def open(self) -> None:
         """Listen from now on. Until the server can be heard, every turn is free."""
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._beat())]
+        self._channel.open()
+        self._beating = asyncio.create_task(self._beat())
 
     async def turn(self, key: str, since: int) -> Turn:
-        if not self._listens:
+        if not self._channel.hears:
             return "free"
         lease = self._lease(key, since)
         self._count += 1
@@ -93,13 +102,14 @@ class RedisLeases:
         if token is None:
             return
         with contextlib.suppress(StoreUnavailable):
-            words = (token, self._channel, f"{int(stored)}{lease}")
+            words = (token, self._name, f"{int(stored)}{lease}")
             await _RELEASE.run(self._link, (lease,), words, operation="lease")
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        await self._channel.close()
         await self._link.close()
 
     async def _follow(self, lease: str, token: str, holder: bytes, end: asyncio.Future[bool]) -> bool:
@@ -108,11 +118,11 @@ class RedisLeases:
             process = holder.decode().partition(":")[0]
             heard = self._heard.setdefault(process, time.monotonic())
             left = heard + SILENCE - time.monotonic()
-            if left > 0 and self._listens:
+            if left > 0 and self._channel.hears:
                 await asyncio.wait((end,), timeout=left)
             if end.done():
                 return False
-            if not self._listens:
+            if not self._channel.hears:
                 raise StoreUnavailable("refused")
             if self._heard.get(process, 0) + SILENCE > time.monotonic():
                 continue
@@ -129,27 +139,14 @@ class RedisLeases:
             await asyncio.sleep(BEAT)
             if self._held:
                 with contextlib.suppress(StoreUnavailable):
-                    await self._link.call("PUBLISH", self._channel, f"h{self._process}", operation="lease")
+                    await self._link.call("PUBLISH", self._name, f"h{self._process}", operation="lease")
 
-    async def _listen(self) -> None:
-        while True:
-            client = redis_url.listener(self._link.target)
-            with contextlib.suppress(Exception):
-                async with client.pubsub() as channel:
-                    await channel.subscribe(self._channel)
-                    async for message in channel.listen():
-                        if message["type"] == "subscribe":
-                            self._listens = True
-                        else:
-                            self._hear(message["data"].decode())
-            self._listens = False
-            for ends in self._ends.values():
-                for end in ends:
-                    if not end.done():
-                        end.set_result(False)
-            with contextlib.suppress(Exception):
-                await client.aclose()
-            await asyncio.sleep(_RETRY)
+    def _lost(self) -> None:
+        """What was said meanwhile is not known: nobody waits for it."""
+        for ends in self._ends.values():
+            for end in ends:
+                if not end.done():
+                    end.set_result(False)
 
     def _hear(self, said: str) -> None:
         if said[0] == "h":
@@ -161,10 +158,6 @@ class RedisLeases:
         for end in self._ends.get(said[1:], ()):
             if not end.done():
                 end.set_result(said[0] == "1")
-
-    @property
-    def _channel(self) -> str:
-        return f"{self._prefix}:leases"
 
     def _lease(self, key: str, since: int) -> str:
         return f"{self._prefix}:l:{{{key}}}:{since}"

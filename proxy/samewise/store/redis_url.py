@@ -139,8 +139,11 @@ def connect(target: Target, timeout: float) -> tuple[Client, Sequence[Client]]:
     return cast("Client", Redis.from_pool(pool)), ()
 
 
-def listener(target: Target) -> Redis:
-    """A client of its own for pub/sub, which waits for as long as nothing is said. Any node of a Cluster will do."""
+def listener(target: Target, attempt: int = 0) -> Redis:
+    """A client of its own for pub/sub, which waits for as long as nothing is said.
+
+    Any node of a Cluster will do: each `attempt` goes to the next.
+    """
     settings: dict[str, Any] = {**target.options, "socket_connect_timeout": _CONNECT, "socket_keepalive": True}
     settings |= {"protocol": 2, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
     if target.scheme == "redis+sentinel":
@@ -150,7 +153,7 @@ def listener(target: Target) -> Redis:
     if target.scheme == "unix":
         settings.pop("socket_keepalive")
         return Redis(unix_socket_path=target.path, **settings)
-    host, port = target.hosts[0]
+    host, port = target.hosts[attempt % len(target.hosts)]
     return Redis(host=host, port=port, ssl=settings.pop("ssl", target.scheme == "rediss"), **settings)
 
 

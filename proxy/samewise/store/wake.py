@@ -9,6 +9,8 @@ from samewise.ports import StoreUnavailable
 
 POLL = 0.25
 """Seconds between two looks."""
+TOLD = 0.75
+"""Seconds between two looks of who is told of news: words can get lost."""
 
 
 class Wake:
@@ -43,11 +45,13 @@ class Wake:
 class Watch:
     """A wake that also looks: `look` tells a number, and whoever listens is woken when it is another one.
 
-    It begins with the first listener. A store that can't be asked is asked again at the next look.
+    It begins with the first listener. A store that can't be asked is asked again at the next look. While it is
+    `told` of news by other ways it looks less often.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[int]]) -> None:
+    def __init__(self, look: Callable[[], Awaitable[int]], told: Callable[[], bool] = lambda: False) -> None:
         self._look = look
+        self._told = told
         self._wake = Wake()
         self._task: asyncio.Task[None] | None = None
         self._seen = 0
@@ -71,7 +75,7 @@ class Watch:
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(TOLD if self._told() else POLL)
             try:
                 number = await self._look()
             except StoreUnavailable:
