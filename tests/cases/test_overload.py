@@ -39,10 +39,10 @@ async def test_what_is_too_much_is_refused_at_once_and_everything_else_is_answer
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.json()["error"]["code"] == "overloaded"
         assert answer.headers["cache-status"] == "samewise; detail=too-busy"
-    assert sorted(answer.seconds for answer in refused)[25] < 1
+    assert sorted(answer.seconds for answer in refused)[25] < 3
     for path in ("/healthz", "/readyz"):
         probe = await proxy.request("GET", path)
-        assert (probe.status, probe.seconds < 0.5) == (200, True)
+        assert (probe.status, probe.seconds < 2) == (200, True)
     assert mb.count == 101
     gate.set()
     answers = await asyncio.gather(*running)
@@ -66,7 +66,7 @@ async def test_fifteen_hundred_streams_at_once_leave_nothing_behind(make_proxy: 
     running = [asyncio.create_task(proxy.post(fresh(stream=True))) for _ in range(1500)]
     async with asyncio.timeout(30):
         await mb.arrived(1500)
-    assert (await proxy.request("GET", "/healthz")).seconds < 0.5
+    assert (await proxy.request("GET", "/healthz")).seconds < 2
     gate.set()
     answers = await asyncio.gather(*running)
     assert {(answer.status, answer.data()[-1]) for answer in answers} == {(200, "[DONE]")}

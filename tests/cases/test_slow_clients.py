@@ -100,7 +100,7 @@ async def test_hundreds_of_dribbling_clients_hold_up_nobody(pair: Pair) -> None:
         task.cancel()
     for _, writer in links:
         writer.close()
-    assert took[20] < 0.1
+    assert took[20] < 0.5
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ async def test_a_replay_has_the_events_that_were_recorded(pair: Pair) -> None:
         began = loop.time()
         events = replay.data()
         got = [await anext(events)]
-        assert loop.time() - began < 0.05
+        assert loop.time() - began < 1
         got += [event async for event in events]
     assert replay.headers["x-samewise-cache"] == "HIT"
     assert got == first.data() == payloads(pieces)
@@ -301,7 +301,7 @@ async def test_an_upstream_that_falls_silent_is_given_up(
     loop = asyncio.get_running_loop()
     began = loop.time()
     _, got, whole = await read(idle_proxy, body)
-    assert 0.2 < loop.time() - began < 2
+    assert 0.2 < loop.time() - began < 5
     assert "[DONE]" not in got
     assert not whole or "error" in got[-1]
 
@@ -323,5 +323,5 @@ async def test_an_error_in_place_of_a_stream_is_an_error(pair: Pair, status: int
         assert answer.headers["content-type"].startswith("application/json")
         assert answer.headers["retry-after"] == "7"
         assert answer.json()["error"]["message"] == f"mock says {status}"
-        assert answer.seconds < 1
+        assert answer.seconds < 5
     assert pair.mb.count == 2

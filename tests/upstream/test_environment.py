@@ -310,14 +310,14 @@ async def test_start_returns_soon_though_nobody_answers() -> None:
     began = asyncio.get_running_loop().time()
     async with pool(url, url.replace("/v1", "/other/v1"), poll=LONG, settle=False) as made:
         assert [member.healthy for member in made.members()] == [False, False]
-    assert asyncio.get_running_loop().time() - began < 1.5
+    assert asyncio.get_running_loop().time() - began < 5
 
 
 async def test_start_does_not_wait_for_a_server_that_thinks() -> None:
     hold = asyncio.Event()
     began = asyncio.get_running_loop().time()
     async with http(Fake(hold=hold)) as url, pool(url, poll=LONG, probe=LONG, settle=False) as made:
-        assert asyncio.get_running_loop().time() - began < 1.5
+        assert asyncio.get_running_loop().time() - began < 5
         assert made.members()[0].environment is None
         assert made.members()[0].healthy
         asking = asyncio.create_task(made.open(ASK))
