@@ -17,6 +17,7 @@ from samewise.core.errors import ProxyError
 from samewise.http.body import too_slow
 from samewise.http.framing import Framing
 from samewise.http.hot import Hot, HotAnswers
+from samewise.http.outlet import Outlet
 
 _log = logging.getLogger("samewise.http")
 
@@ -38,7 +39,7 @@ class Protocol(RequestHandler):
     What can't be parsed or handled is answered in the shape of OpenAI's errors.
     """
 
-    __slots__ = ("_asked", "_framing", "_held", "_hot", "_late", "_patience")
+    __slots__ = ("_asked", "_framing", "_held", "_hot", "_late", "_outlet", "_patience")
 
     def __init__(self, manager: web.Server, *, hot: HotAnswers | None, patience: float, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -48,6 +49,7 @@ class Protocol(RequestHandler):
         self._late: asyncio.TimerHandle | None = None
         self._framing = Framing()
         self._held = b""
+        self._outlet = Outlet(self._loop, patience)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Whoever connects has something to ask, and asks it within `patience` seconds."""
@@ -58,7 +60,19 @@ class Protocol(RequestHandler):
         """Nobody is waited for any more."""
         if self._late is not None:
             self._late.cancel()
+        self._outlet.free()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        super().pause_writing()
+        if self.transport is not None:
+            self._outlet.stuck(self.transport)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._outlet.free()
+        super().resume_writing()
 
     def close(self) -> None:
         """Take no more requests. Who has asked nothing yet is let go at once: nobody would read what he asks."""
