@@ -1,7 +1,7 @@
-"""The reference engine: many sequences, one thread, one token of each in turn.
+"""The reference engine: many sequences, one thread, one token or one piece of a prompt of each in turn.
 
 A step computes one sequence alone, so a sequence's tokens can't depend on what else runs; taking turns keeps
-a long answer from delaying a short one.
+a long answer, or a long prompt, from delaying a short one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from samewise_backend.kv_blocks import BLOCK
 from samewise_backend.language_model import Context, LanguageModel, NoReuse, PrefixReuse
 from samewise_backend.sampler import RequestSampler, Sampler, SamplerFactory, Sampling
 from samewise_backend.text import Detokeniser, Output
@@ -43,8 +44,9 @@ class Chosen:
 class Step:
     """What one step added. `text` may be empty while a character or a stop string is incomplete.
 
-    `chosen` is there where log-probabilities were asked for. `finish` is set on the last step, and
-    `stop` names the stop string or the stop token (an id) that ended it.
+    `cached` counts the prompt's tokens whose keys and values were found, on every step of a sequence. `chosen` is
+    there where log-probabilities were asked for. `finish` is set on the last step, and `stop` names the stop string
+    or the stop token (an id) that ended it.
     """
 
     token: int
@@ -52,6 +54,7 @@ class Step:
     chosen: Chosen | None = None
     finish: FinishReason | None = None
     stop: int | str | None = None
+    cached: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class _Sequence:
     context: Context = field(default_factory=Context)
     tokens: list[int] = field(default_factory=list)
     pending: Sequence[int] = ()
+    cached: int = 0
+    scores: list[torch.Tensor] = field(default_factory=list)
 
 
 class Ticket:
@@ -118,7 +123,8 @@ class Engine:
     """Owns the model: only its thread touches it. `running` and `waiting` may be read by any thread.
 
     `sampler` makes a sampler for each job. `max_sequences` bounds those that hold keys and values at once;
-    others wait in the order of their coming.
+    others wait in the order of their coming. A prompt is computed in pieces of `block` tokens, counted from its
+    start; `reuse` may spare the first of them.
     """
 
     def __init__(
@@ -128,13 +134,16 @@ class Engine:
         max_sequences: int = 64,
         sampler: SamplerFactory = RequestSampler,
         reuse: PrefixReuse | None = None,
+        block: int = BLOCK,
     ) -> None:
         self.model = model
         self.prompt_tokens = 0
+        self.cached_tokens = 0
         self.generated_tokens = 0
         self._max = max_sequences
         self._sampler = sampler
-        self._reuse = reuse or NoReuse()
+        self._reuse: PrefixReuse = NoReuse() if reuse is None else reuse
+        self._block = block
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[Job, Ticket]] = deque()
         self._running: deque[tuple[_Sequence, Ticket]] = deque()
@@ -210,14 +219,19 @@ class Engine:
         if found is not None:
             sequence.context = found
             sequence.pending = job.prompt[found.length :]
+            sequence.cached = found.length
         self.prompt_tokens += len(job.prompt)
+        self.cached_tokens += sequence.cached
         self._running.append((sequence, ticket))
 
     def _advance(self, sequence: _Sequence) -> bool:
-        """Compute one token. Whether the sequence goes on."""
+        """Compute one token, or one piece of the prompt. Whether the sequence goes on."""
         job = sequence.job
         try:
-            step = self._step(sequence)
+            logits = self._compute(sequence)
+            if logits is None:
+                return True
+            step = self._step(sequence, logits)
         except Exception as error:  # one sequence's failure must not end the others
             job.deliver(Failed(f"{type(error).__name__}: {error}"))
             return False
@@ -226,13 +240,24 @@ class Engine:
         job.deliver(step)
         return step.finish is None
 
-    def _step(self, sequence: _Sequence) -> Step | None:
+    def _compute(self, sequence: _Sequence) -> torch.Tensor | None:
+        """Logits after the last token, or after each of a prompt that is scored; None while the prompt isn't done."""
         job = sequence.job
         scoring = job.score_prompt and not sequence.tokens
-        logits = self.model.forward(sequence.context, sequence.pending, every=scoring)
+        piece, sequence.pending = sequence.pending[: self._block], sequence.pending[self._block :]
+        logits = self.model.forward(sequence.context, piece, every=scoring)
+        if scoring:
+            sequence.scores.append(logits)
+        if sequence.pending:
+            return None
         if not sequence.tokens:
             self._reuse.keep(sequence.context, job.salt)
-        if scoring:
+        return torch.cat(sequence.scores) if scoring else logits
+
+    def _step(self, sequence: _Sequence, logits: torch.Tensor) -> Step | None:
+        job = sequence.job
+        if job.score_prompt and not sequence.tokens:
+            sequence.scores.clear()
             job.deliver(Scored(_score(logits, job.prompt, job.logprobs or 0)))
             logits = logits[-1]
             if job.max_tokens == 0:
@@ -259,7 +284,7 @@ class Engine:
                 finish, stop = "stop", matched
         if finish is None and len(sequence.tokens) >= job.max_tokens:
             finish = "length"
-        return Step(token, output.take(finished=finish is not None), chosen, finish, stop)
+        return Step(token, output.take(finished=finish is not None), chosen, finish, stop, sequence.cached)
 
 
 def _chosen(raw: torch.Tensor, token: int, count: int) -> Chosen:

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 import torch
 
+Layers = tuple[tuple[torch.Tensor, torch.Tensor], ...]
+"""Keys and values of each layer, of shape [1, heads, tokens, head size]."""
+
 
 @dataclass
 class Context:
@@ -21,16 +24,43 @@ class Context:
     length: int = 0
     tokens: list[int] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, pieces: Sequence[Layers], tokens: Sequence[int]) -> Context:
+        """A context of pieces that follow each other; it shares no memory with them."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for at in range(len(pieces[0])):
+            keys, values = (torch.cat([piece[at][side] for piece in pieces], dim=-2) for side in (0, 1))
+            cache.update(keys, values, at)
+        return cls(cache, len(tokens), list(tokens))
+
+    def cut(self, start: int, stop: int) -> Layers:
+        """Copies of the keys and values of these tokens."""
+        return tuple(
+            (layer.keys[..., start:stop, :].clone(), layer.values[..., start:stop, :].clone())
+            for layer in self.cache.layers
+        )
+
+
+def size_of(layers: Layers) -> int:
+    """Bytes."""
+    return sum(side.numel() * side.element_size() for layer in layers for side in layer)
+
 
 class PrefixReuse(Protocol):
-    """Keys and values of prompts computed before. `salt` separates requests that must not share."""
+    """Keys and values of prompts computed before. `salt` separates requests that must not share.
+
+    What is found must end where the engine would have ended a piece of the prompt, so that it goes on with the same
+    shapes.
+    """
 
     def find(self, tokens: Sequence[int], salt: str | None) -> Context | None:
         """A context whose tokens are a proper prefix of these; the caller owns it."""
         ...
 
     def keep(self, context: Context, salt: str | None) -> None:
-        """A prompt was computed; what is kept must not change with the caller's context."""
+        """A prompt was computed, and nothing after it; what is kept must not change with the caller's context."""
         ...
 
 

@@ -22,6 +22,7 @@ from samewise_backend.determinism import apply_to_torch, numeric_environment, se
 from samewise_backend.device import Device, Kind, probe
 from samewise_backend.digests import Digests, default_cache
 from samewise_backend.engine import Engine
+from samewise_backend.kv_blocks import BLOCK, MOST, KvBlocks
 from samewise_backend.language_model import LanguageModel
 from samewise_backend.manifest import Live, Loaded, Manifest
 from samewise_backend.model_files import Lister, Model
@@ -37,7 +38,7 @@ _LENGTH_NAMES = ("max_new_tokens", "max_tokens")
 
 @dataclass(frozen=True)
 class Options:
-    """All that decides what the reference engine answers, and where it listens."""
+    """All that decides what the reference engine answers, and where it listens. `kv_bytes` decides no bit of it."""
 
     model: Model
     name: str
@@ -52,6 +53,9 @@ class Options:
     generation_config: str = "vllm"
     overrides: Mapping[str, Any] | None = None
     chat_template: str | None = None
+    block_size: int = BLOCK
+    prefix_caching: bool = True
+    kv_bytes: int = MOST
 
 
 class _Parser(argparse.ArgumentParser):
@@ -78,6 +82,9 @@ def parse(model: Model, place: Place, dtype: str | None, device: Kind, engine_ar
     parser.add_argument("--generation-config", choices=["vllm", "auto"], default="vllm")
     parser.add_argument("--override-generation-config", type=json.loads, default=None)
     parser.add_argument("--chat-template", default=None)
+    parser.add_argument("--block-size", type=int, default=BLOCK)
+    parser.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--kv-cache-memory-bytes", type=int, default=MOST)
     given = parser.parse_args(list(engine_args))
     reported = probe("cpu" if device == "auto" and not torch.cuda.is_available() else device)
     chosen = given.dtype or ("float32" if reported.kind == "cpu" else "auto")
@@ -92,6 +99,10 @@ def parse(model: Model, place: Place, dtype: str | None, device: Kind, engine_ar
         raise ValueError(f"--max-model-len must be between 1 and {most}, got {length}")
     if given.max_num_seqs < 1:
         raise ValueError(f"--max-num-seqs must be at least 1, got {given.max_num_seqs}")
+    if given.block_size < 1:
+        raise ValueError(f"--block-size must be at least 1, got {given.block_size}")
+    if given.kv_cache_memory_bytes < 0:
+        raise ValueError(f"--kv-cache-memory-bytes must not be negative, got {given.kv_cache_memory_bytes}")
     if given.chat_template is not None and not Path(given.chat_template).is_file():
         raise ValueError(f"--chat-template {given.chat_template} is not a file")
     if given.override_generation_config is not None and not isinstance(given.override_generation_config, dict):
@@ -110,6 +121,9 @@ def parse(model: Model, place: Place, dtype: str | None, device: Kind, engine_ar
         generation_config=given.generation_config,
         overrides=given.override_generation_config,
         chat_template=given.chat_template,
+        block_size=given.block_size,
+        prefix_caching=given.enable_prefix_caching,
+        kv_bytes=given.kv_cache_memory_bytes,
     )
 
 
@@ -154,7 +168,10 @@ def facts(options: Options) -> dict[str, Any]:
         "seed": options.seed,
         "max_model_len": options.max_length,
         "max_num_seqs": options.max_sequences,
-        "max_num_batched_tokens": options.max_length,
+        "max_num_batched_tokens": options.block_size,
+        "enable_chunked_prefill": True,
+        "block_size": options.block_size,
+        "enable_prefix_caching": options.prefix_caching,
         "determinism": {"environment": numeric_environment(), "torch": torch_state()},
         "versions": numeric_versions(options.device.driver),
         "device": options.device.manifest(),
@@ -233,10 +250,18 @@ def assembled(options: Options, sampler: SamplerFactory = RequestSampler) -> Ite
     instance = manifest.new_instance()
     digests = Digests(default_cache())
     model, loaded = load(options, instance, digests)
-    engine = Engine(model, max_sequences=options.max_sequences, sampler=sampler)
     info = manifest.process_info(instance) | {"model_path": str(options.model.directory)}
+    info |= {"kv_cache_memory_bytes": options.kv_bytes}
     info |= model_files.hub_info(options.model, loaded["weights"].snapshot, digests)
     live = Live(facts(options), info, loaded, listers_of(options), digests)
+    reuse = KvBlocks(lambda: live.current().id, size=options.block_size, most=options.kv_bytes)
+    engine = Engine(
+        model,
+        max_sequences=options.max_sequences,
+        sampler=sampler,
+        reuse=reuse if options.prefix_caching else None,
+        block=options.block_size,
+    )
     current = {"limits": limits(options, model)}
     reloading = threading.Lock()
 

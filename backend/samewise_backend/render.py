@@ -24,8 +24,10 @@ class Choice:
     finish: str | None = None
     stop: int | str | None = None
     offset: int = 0
+    cached: int = 0
 
     def add(self, step: Step) -> None:
+        self.cached = step.cached
         self.text += step.text
         if step.token >= 0:
             self.tokens.append(step.token)
@@ -143,14 +145,16 @@ class Renderer:
         }
 
     def usage(self, choices: list[Choice]) -> dict[str, Any]:
-        """Each prompt counts once, whatever n is."""
-        prompt = sum(map(len, self._request.prompts))
+        """Each prompt counts once, whatever n is, and its cached tokens as its first choice found them."""
+        request = self._request
+        prompt = sum(map(len, request.prompts))
+        cached = sum(one.cached for one in choices[:: len(request.samplings)])
         generated = sum(len(one.tokens) for one in choices)
         return {
             "prompt_tokens": prompt,
             "total_tokens": prompt + generated,
             "completion_tokens": generated,
-            "prompt_tokens_details": None,
+            "prompt_tokens_details": {"cached_tokens": cached},
         }
 
     def _chat_logprobs(self, chosen: list[Chosen | None]) -> dict[str, Any] | None:

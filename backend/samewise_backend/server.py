@@ -108,6 +108,8 @@ class _Handlers:
             ("vllm:num_requests_running", "gauge", engine.running),
             ("vllm:num_requests_waiting", "gauge", engine.waiting),
             ("vllm:prompt_tokens_total", "counter", engine.prompt_tokens),
+            ("vllm:prefix_cache_queries_total", "counter", engine.prompt_tokens),
+            ("vllm:prefix_cache_hits_total", "counter", engine.cached_tokens),
             ("vllm:generation_tokens_total", "counter", engine.generated_tokens),
         ):
             lines += [f"# TYPE {metric} {kind}", f'{metric}{{engine="0",model_name={name}}} {float(value)}']
