@@ -7,14 +7,13 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from samewise.cli import show
+from samewise.cli import progress, show
 from samewise.cli.client import NO, UNREACHABLE, USAGE, Admin, Fail
 from samewise.cli.options import admin, as_json
 
@@ -70,8 +69,8 @@ def verify(
     """Repeat each prompt past the cache; exit code 0 only if all answers to it agree."""
     prompts = _prompts(file)
     urls = _upstreams(proxy) if each_upstream else [url]
-    with _progress(hidden=as_json) as progress:
-        work = _run(urls, api_key, model, prompts, repeat=repeat, concurrency=concurrency, progress=progress)
+    with progress.bar("answers", hidden=as_json) as advance:
+        work = _run(urls, api_key, model, prompts, repeat=repeat, concurrency=concurrency, progress=advance)
         report = asyncio.run(work)
     if as_json:
         import msgspec
@@ -160,21 +159,6 @@ def _prompts(file: str | None) -> Sequence[Prompt]:
         raise Fail(f"{file} can't be read: {error.strerror}", USAGE) from None
     except ValueError as error:
         raise Fail(f"{file}: {error}", USAGE) from None
-
-
-@contextmanager
-def _progress(*, hidden: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    if hidden or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("answers", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _table(report: Report) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import urlencode
 
 import click
 import zstandard
 
-from samewise.cli import show
+from samewise.cli import progress, show
 from samewise.cli.client import UNREACHABLE, USAGE, Admin, Fail
 from samewise.cli.options import admin, as_json
 from samewise.core.transfer import Reader, TransferRefused
@@ -38,12 +37,12 @@ def export(proxy: Admin, *, file: Path, as_json: bool, **filters: str | None) ->
         with (
             partial.open("wb") as out,
             zstandard.ZstdCompressor(level=_LEVEL).stream_writer(out) as packed,
-            _bar("exporting", None) as advance,
+            progress.bar("exporting", hidden=as_json) as advance,
         ):
             for line in proxy.lines("export", query=query):
                 reader.read(line)
                 packed.write(line)
-                advance(1)
+                advance(reader.entries, None)
         reader.close()
         partial.replace(file)
     except TransferRefused as refused:
@@ -65,9 +64,9 @@ def import_(proxy: Admin, *, file: Path, ttl: float | None, as_json: bool) -> No
     """Take the answers that `samewise export` wrote to FILE. Checked whole before anything is sent."""
     try:
         entries = _checked(file)
-        with _bar("importing", entries) as advance:
+        with progress.bar("importing", entries, hidden=as_json) as advance:
             query = urlencode({"ttl": ttl}) if ttl is not None else ""
-            told = proxy.upload("import", query=query, lines=_told(_read(file), advance))
+            told = proxy.upload("import", query=query, lines=_told(_read(file), entries, advance))
     except TransferRefused as refused:
         raise Fail(f"{file}: {refused}", USAGE) from None
     except (OSError, zstandard.ZstdError) as error:
@@ -108,24 +107,7 @@ def _read(file: Path) -> Iterator[bytes]:
         yield from io.BufferedReader(unpacked)  # type: ignore[type-var]
 
 
-def _told(lines: Iterator[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
-    for line in lines:
+def _told(lines: Iterator[bytes], entries: int, advance: Callable[[int, int | None], None]) -> Iterator[bytes]:
+    for number, line in enumerate(lines):  # the first is the head
         yield line
-        advance(1)
-
-
-@contextlib.contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr where that is a terminal, else nothing."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda count: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.advance(task, count)
+        advance(min(number, entries), entries)
