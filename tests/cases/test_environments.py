@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.cases.conftest import MakeProxy
 from tests.support.mock_backend import MockBackend, Script
-from tests.support.proxy import B0, Proxy, until
+from tests.support.proxy import B0, Answered, Proxy, until
 
 OLD, NEW = "a" * 32, "b" * 32
 
@@ -72,6 +73,7 @@ async def test_a_rolling_update_under_load_fails_no_request_and_mixes_no_entries
             return len(hits) >= count
 
         await until(lambda: more_hits(50))
+        known = await proxy.post(ask(1))
         for at, backend in enumerate(three):
             if at == 1:  # one of them goes away and comes back as the new one, as a process does
                 port = backend.port
@@ -97,8 +99,9 @@ async def test_a_rolling_update_under_load_fails_no_request_and_mixes_no_entries
         assert [log for log in proxy.log if "Traceback" in log] == []
         for backend in three:
             swap(backend, OLD)
-        await until(lambda: says(proxy, ask(1), OLD))
-        assert (await proxy.post(ask(1))).cache == "HIT"
+        await until(lambda: is_active(proxy, OLD))
+        again = await proxy.post(ask(1))
+        assert (again.cache, again.body) == ("HIT", known.body)
 
 
 async def is_idle(backend: MockBackend) -> bool:
@@ -112,10 +115,6 @@ async def reported_down(proxy: Proxy, url: str) -> bool:
 
 async def is_active(proxy: Proxy, identity: str) -> bool:
     return await active(proxy) == [identity]
-
-
-async def says(proxy: Proxy, body: dict[str, Any], identity: str) -> bool:
-    return (await proxy.post(body)).text.startswith(identity)
 
 
 async def seen(proxy: Proxy, identity: str) -> bool:
@@ -217,6 +216,55 @@ async def test_a_canary_answers_its_share_of_misses_and_keeps_them_as_its_own(ma
         await until(lambda: is_active(proxy, NEW))
         later = [await proxy.post(ask(number)) for number in range(100, 300)]
         assert [answer.cache == "HIT" for answer in later] == share
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_canary_answers_a_list_of_prompts_wholly_or_not_at_all(make_proxy: MakeProxy, stream: bool) -> None:
+    settings = {"environments.canary": 0.4, "environments.poll": "100ms"}
+    async with backends(3) as three:
+        for backend in three:
+            backend.text = lambda body, number: f"about {body['prompt']}"
+        proxy = await make_proxy(*(each.url for each in three), settings=settings)
+        known = await proxy.post(prompts(["known"]), path=COMPLETIONS)
+        assert known.cache == "MISS"
+        swap(three[2], NEW)
+        three[2].text = lambda body, number: f"NEW about {body['prompt']}"
+        await until(lambda: seen(proxy, NEW))
+
+        async def asked(texts: list[str]) -> Answered:
+            return await proxy.post({**prompts(texts), "stream": stream}, path=COMPLETIONS)
+
+        sides = []
+        for number in range(40):
+            texts = ["known", f"one {number}", f"two {number}"]
+            answered = await asked(texts)
+            new = [text.startswith("NEW") for text in spoken(answered, len(texts))]
+            assert len(set(new)) == 1, answered
+            sides.append(new[0])
+            assert answered.headers["x-samewise-environment"] == (NEW if new[0] else OLD)
+            again = await asked(texts)
+            assert again.cache == "HIT"
+            assert spoken(again, len(texts)) == spoken(answered, len(texts))
+        assert 5 <= sum(sides) <= 30
+        for count in range(2, 12):  # what the active one has answered stays answered
+            hit = await asked(["known"] * count)
+            assert (hit.cache, hit.headers["x-samewise-environment"]) == ("HIT", OLD)
+
+
+COMPLETIONS = "/v1/completions"
+
+
+def prompts(texts: list[str]) -> dict[str, Any]:
+    return {"model": "m", "prompt": texts, "temperature": 0, "seed": 7, "max_tokens": 16}
+
+
+def spoken(answered: Answered, count: int) -> list[str]:
+    """The text of each prompt's choice, whole or streamed."""
+    if not answered.headers["content-type"].startswith("text/event-stream"):
+        return [choice["text"] for choice in answered.json()["choices"]]
+    chunks = [json.loads(data) for data in answered.data() if data != "[DONE]"]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    return ["".join(choice["text"] for choice in choices if choice["index"] == at) for at in range(count)]
 
 
 async def test_environments_say_what_tells_them_apart(make_proxy: MakeProxy) -> None:

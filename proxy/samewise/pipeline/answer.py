@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import xxhash
 
-from samewise.core import request, side
+from samewise.core import canonical, request, side
 from samewise.core.fingerprint import Environment
 from samewise.core.plan import Context, Plan, Unit
 from samewise.pipeline import reply
@@ -80,7 +80,7 @@ class Answerer:
         if plan.context.environment is not None:
             marks.environment = plan.context.environment.id
         if len(plan.units) > 1:
-            return await self._several.answer(asked, marks)
+            return await self._several.answer(await self._sided(asked, marks), marks)
         unit = plan.units[0]
         marks.key = unit.key
         marks.seed = unit.seed if unit.pinned else None
@@ -88,24 +88,44 @@ class Answerer:
 
         def divert() -> Asked | None:
             nonlocal chosen
-            chosen = self._diverted(asked, unit, marks) or asked
+            chosen = self._diverted(asked, marks) or asked
             return chosen if chosen is not asked else None
 
         source = await self._resolver.resolve(asked, unit, marks, divert)
         return await reply.make(ask.family, chosen.plan, source, marks, self._clock)
 
-    def _diverted(self, asked: Asked, unit: Unit, marks: Marks) -> Asked | None:
+    async def _sided(self, asked: Asked, marks: Marks) -> Asked:
+        """A request with several units, wholly on one side: what two environments say is never put together."""
+        if not self._in_share(asked.plan.units) or not await self._resolver.lacks(asked):
+            return asked
+        return self._diverted(asked, marks) or asked
+
+    def _diverted(self, asked: Asked, marks: Marks) -> Asked | None:
         """The request as one of the waiting environment, where it is in the share that goes there."""
-        if self._canary <= 0 or unit.key is None or int(unit.key[:8], 16) >= self._canary * 2**32:
+        if not self._in_share(asked.plan.units):
             return None
         environment = self._control.rollout.waiting(asked.plan.model)
         if environment is None:
             return None
         plan = self.plan(asked.ask, environment)
-        if len(plan.units) != 1 or plan.units[0].key is None:
+        if len(plan.units) != len(asked.plan.units) or _place(plan.units) is None:
             return None
-        marks.key, marks.environment = plan.units[0].key, environment.id
+        marks.key = plan.units[0].key if len(plan.units) == 1 else None
+        marks.environment = environment.id
         return Asked(asked.ask, plan)
+
+    def _in_share(self, units: Sequence[Unit]) -> bool:
+        place = _place(units)
+        return place is not None and place < self._canary
+
+
+def _place(units: Sequence[Unit]) -> float | None:
+    """Where a request stands, from 0 to less than 1, by its key or keys; None where a unit has none."""
+    keys = [unit.key for unit in units if unit.key is not None]
+    if len(keys) != len(units):
+        return None
+    digits = keys[0] if len(keys) == 1 else canonical.sha256("\n".join(keys).encode())
+    return int(digits[:8], 16) / 2**32
 
 
 def _model(ask: Ask) -> str:

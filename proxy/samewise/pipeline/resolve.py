@@ -99,14 +99,7 @@ class Resolver:
             case Refuse(reason):
                 raise not_cached(reason)
         found, failed = await self._get(unit.key or "", marks)
-        match after_lookup(
-            found.entry if found else None,
-            now=self._clock.now(),
-            controls=plan.controls,
-            mode=self._mode,
-            ended=found is not None and self._control.ended(found.entry),
-            failed=failed,
-        ):
+        match self._looked(plan, found, failed):
             case Serve(entry, age):
                 if self._control.withheld.holds(entry):
                     if self._on_held is not None:
@@ -128,6 +121,29 @@ class Resolver:
             case Refuse(reason):
                 raise not_cached(reason, await self._like(plan, unit) if not failed else None)
 
+    async def lacks(self, asked: Asked) -> bool:
+        """Whether an entry that may be served is missing for a unit. Nobody is told of those that are there."""
+        plan = asked.plan
+        for unit in plan.units:
+            decision = on_arrival(unit.key, unit.reason, plan.controls, self._mode)
+            if isinstance(decision, Look):
+                looked = self._looked(plan, *await self._get(unit.key or "", Marks()))
+                if isinstance(looked, Fetch):
+                    return True
+            else:
+                return isinstance(decision, Fetch)
+        return False
+
+    def _looked(self, plan: Plan, found: Found | None, failed: bool) -> Serve | Fetch | Refuse:
+        return after_lookup(
+            found.entry if found else None,
+            now=self._clock.now(),
+            controls=plan.controls,
+            mode=self._mode,
+            ended=found is not None and self._control.ended(found.entry),
+            failed=failed,
+        )
+
     def join(self, key: str, marks: Marks) -> Source | None:
         """A place in the fetch for this key that is under way."""
         joined = self._flights.find(key)
@@ -146,6 +162,7 @@ class Resolver:
             key,
             self._fill(question, key, marks),
             tags=asked.plan.controls.tags,
+            tenant=asked.ask.tenant,
             trace=asked.ask.trace,
         )
         return Coming(recording, follower)
