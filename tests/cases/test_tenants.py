@@ -117,6 +117,33 @@ async def test_two_credentials_are_never_one(make_proxy: MakeProxy, mb: MockBack
     assert mixed.cache == "MISS"
 
 
+async def test_a_tag_is_its_tenants_and_its_end_is_nobody_elses(make_proxy: MakeProxy, mb: MockBackend) -> None:
+    proxy = await make_proxy(settings=two())
+    for key in (A, B):
+        await post(proxy, B0, key, x_samewise_tags="batch")
+    gate = asyncio.Event()
+    mb.always(Script(gate=gate))
+    running = [asyncio.create_task(post(proxy, prompt("slow"), key, x_samewise_tags="batch")) for key in (A, B)]
+    await mb.arrived(4)
+    ending = {"scope": "tag", "value": "batch", "tenant": "a"}
+    assert (await proxy.admin("POST", "/invalidate", {**ending, "dry_run": True}))["matched"] == 1
+    await proxy.admin("POST", "/invalidate", ending)
+    again = [asyncio.create_task(post(proxy, prompt("slow"), key, x_samewise_tags="batch")) for key in (A, B)]
+    await mb.arrived(5)
+    gate.set()
+    assert [(await each).cache for each in running] == ["MISS", "MISS"]
+    first, second = [(await each).cache for each in again]
+    assert first == "MISS" and second in {"COALESCED", "HIT"} and mb.count == 5
+    assert [(await post(proxy, B0, key, x_samewise_tags="batch")).cache for key in (A, B)] == ["MISS", "HIT"]
+    assert [(await post(proxy, prompt("slow"), key)).cache for key in (A, B)] == ["HIT", "HIT"]
+    await proxy.admin("POST", "/invalidate", {"scope": "tag", "value": "batch"})
+    assert [(await post(proxy, B0, key)).cache for key in (A, B)] == ["MISS", "MISS"]
+    refused = await proxy.request(
+        "POST", "/samewise/v1/invalidate", body={"scope": "model", "value": "m", "tenant": "a"}, admin=True
+    )
+    assert (refused.status, refused.json()["error"]["param"]) == (400, "tenant")
+
+
 async def test_tenants_of_one_group_share_entries_and_fetches(make_proxy: MakeProxy, mb: MockBackend) -> None:
     proxy = await make_proxy(
         settings={

@@ -109,7 +109,15 @@ def test_invalidate_asks_for_one_scope(run: Run, scripted: Any, args: tuple[str,
     assert scripted.asked[0][2] == {"scope": scope, "value": value, "dry_run": False, "reason": "why"}
 
 
-@pytest.mark.parametrize("args", [(), ("--all", "--model", "m"), ("--tag", "t", "--key", "k")])
+def test_a_tenants_tag_is_named_with_its_tenant(run: Run, scripted: Any) -> None:
+    scripted.answer("POST", "invalidate", {"epoch": 1})
+    assert "tag t of a: invalidated" in run("invalidate", "--tag", "t", "--tenant", "a").output
+    assert scripted.asked[0][2] == {"scope": "tag", "value": "t", "dry_run": False, "reason": "", "tenant": "a"}
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("--all", "--model", "m"), ("--tag", "t", "--key", "k"), ("--tenant", "a", "--all")]
+)
 def test_invalidate_of_nothing_or_of_two_things_is_refused(run: Run, scripted: Any, args: tuple[str, ...]) -> None:
     assert run("invalidate", *args).exit_code == 2
     assert scripted.asked == []

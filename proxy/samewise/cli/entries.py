@@ -29,17 +29,27 @@ def _scopes(function: Any) -> Any:
 def invalidate(
     proxy: Admin, *, everything: bool, dry_run: bool, reason: str, as_json: bool, **scopes: str | None
 ) -> None:
-    """Forget answers; exactly one of --all, --model, --environment, --tenant, --profile, --tag, --key."""
+    """Forget answers; exactly one of --all, --model, --environment, --tenant, --profile, --tag, --key.
+
+    With --tag, --tenant says whose; without it, it is everybody's.
+    """
+    whose = scopes.pop("tenant") or "" if scopes["tag"] is not None else ""
     chosen = [(scope, value) for scope, value in scopes.items() if value is not None]
     if len(chosen) + everything != 1:
         raise Fail(f"exactly one of --all, {', '.join(f'--{scope}' for scope in _SCOPES)} should be given", USAGE)
     scope, value = chosen[0] if chosen else ("all", "")
-    asked = {"scope": scope, "value": value, "dry_run": dry_run, "reason": reason}
+    asked = {
+        "scope": scope,
+        "value": value,
+        "dry_run": dry_run,
+        "reason": reason,
+        **({"tenant": whose} if whose else {}),
+    }
     told = proxy.post("invalidate", body=asked)
     if as_json:
         show.as_json(told)
         return
-    what = scope if scope == "all" else f"{scope} {value}"
+    what = scope if scope == "all" else f"{scope} {value}" + (f" of {whose}" if whose else "")
     matched, epoch = told.get("matched"), told.get("epoch")
     if dry_run:
         click.echo(f"{what}: {show.cell(matched)} entries would be forgotten")

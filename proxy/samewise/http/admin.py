@@ -226,7 +226,12 @@ class AdminPort:
         if not isinstance(dry_run, bool):
             raise ProxyError(400, "dry_run should be true or false", code="invalid_value", param="dry_run")
         done = await self._operations.invalidate(
-            scope, value or "", dry_run=dry_run, by=by(request), reason=_text(asked, "reason")
+            scope,
+            value or "",
+            dry_run=dry_run,
+            by=by(request),
+            reason=_text(asked, "reason"),
+            tenant=_text(asked, "tenant"),
         )
         return web.json_response({name: item for name, item in msgspec.to_builtins(done).items() if item is not None})
 

@@ -164,10 +164,10 @@ class Control:
         return recorded
 
     async def invalidate(
-        self, scope: Scope, value: str, *, by: str, reason: str = "", values: Sequence[str] = ()
+        self, scope: Scope, value: str, *, by: str, reason: str = "", values: Sequence[str] = (), tenant: str = ""
     ) -> ControlEvent:
-        """End what this names, for every proxy on the store. Raises StoreUnavailable."""
-        event = invalidate.event(scope, value, by=by, reason=reason, at=self._clock.now(), values=values)
+        """End what this names (of a `tenant` tags alone), for every proxy on the store. Raises StoreUnavailable."""
+        event = invalidate.event(scope, value, by=by, reason=reason, at=self._clock.now(), values=values, tenant=tenant)
         return await self.record(event)
 
     async def _follow(self) -> None:
@@ -239,7 +239,7 @@ class Control:
                         await self._store.discard(value, event.number)
             case "tag":
                 for value in invalidate.named(event):
-                    self._flights.forget(tag=value)
+                    self._flights.forget(tag=value, tenant=invalidate.tenant_of(event))
             case _:
                 self._flights.forget_all()
 

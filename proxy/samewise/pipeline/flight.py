@@ -20,6 +20,7 @@ class Flights:
         self._limit = limit
         self._open: dict[str, Recording] = {}
         self._tags: dict[str, frozenset[str]] = {}
+        self._tenants: dict[str, str] = {}
         self._traces: dict[str, Trace | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.landed = 0
@@ -41,12 +42,13 @@ class Flights:
         return recording, recording.join(), self._traces.get(key)
 
     def begin(
-        self, key: str, fill: Fill, *, tags: Iterable[str] = (), trace: Trace | None = None
+        self, key: str, fill: Fill, *, tags: Iterable[str] = (), tenant: str = "", trace: Trace | None = None
     ) -> tuple[Recording, Follower]:
-        """A new shared fetch, followed by its first caller, in whose trace it runs."""
+        """A new shared fetch, followed by its first caller, in whose trace it runs. `tags` are the tenant's."""
         recording = Recording(self._limit)
         self._open[key] = recording
         self._tags[key] = frozenset(tags)
+        self._tenants[key] = tenant
         self._traces[key] = trace
         follower = recording.join()
         task = self._spawn(self._run(recording, fill))
@@ -59,18 +61,20 @@ class Flights:
         follower = recording.join()
         return recording, follower, self._spawn(self._run(recording, fill))
 
-    def forget(self, *, key: str | None = None, tag: str | None = None) -> None:
-        """Newcomers no longer join these fetches; who is in stays in."""
+    def forget(self, *, key: str | None = None, tag: str | None = None, tenant: str = "") -> None:
+        """Newcomers no longer join these fetches; who is in stays in. `tenant`: those of this one alone."""
         if key is not None:
             self._drop(key)
         if tag is not None:
             for tagged in [name for name, tags in self._tags.items() if tag in tags]:
-                self._drop(tagged)
+                if tenant in {"", self._tenants[tagged]}:
+                    self._drop(tagged)
 
     def forget_all(self) -> None:
         """Newcomers join nothing that is under way."""
         self._open.clear()
         self._tags.clear()
+        self._tenants.clear()
         self._traces.clear()
 
     async def drain(self) -> None:
@@ -101,4 +105,5 @@ class Flights:
     def _drop(self, key: str) -> None:
         self._open.pop(key, None)
         self._tags.pop(key, None)
+        self._tenants.pop(key, None)
         self._traces.pop(key, None)

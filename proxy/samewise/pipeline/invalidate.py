@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from samewise.core.entry import Entry
 from samewise.core.plan import Epochs
@@ -25,9 +25,13 @@ REMEMBERED = 100_000
 """Single keys whose end is remembered here; the store's own fence holds for the rest."""
 
 
-def event(scope: Scope, value: str, *, by: str, reason: str, at: float, values: Sequence[str] = ()) -> ControlEvent:
-    """What goes into the journal. `values`: many at once, instead of `value`."""
-    told = {"values": list(values)} if values else {"value": value}
+def event(
+    scope: Scope, value: str, *, by: str, reason: str, at: float, values: Sequence[str] = (), tenant: str = ""
+) -> ControlEvent:
+    """What goes into the journal. `values`: many at once, instead of `value`. `tenant`: tags of this one alone."""
+    told: dict[str, Any] = {"values": list(values)} if values else {"value": value}
+    if tenant:
+        told["tenant"] = tenant
     return ControlEvent(kind=KIND, subject=scope, values=told, by=by, reason=reason, at=at)
 
 
@@ -37,12 +41,18 @@ def named(happened: ControlEvent) -> list[str]:
     return [str(value) for value in several] if several else [str(happened.values.get("value", ""))]
 
 
+def tenant_of(happened: ControlEvent) -> str:
+    """The tenant whose tags an invalidation names, empty where it names everybody's."""
+    return str(happened.values.get("tenant", ""))
+
+
 class Invalidations:
     """The fold of all invalidations so far."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
         self._last: dict[tuple[str, str], int] = {}
+        self._tags: dict[tuple[str, str], int] = {}
         self._keys: OrderedDict[str, int] = OrderedDict()
 
     def apply(self, happened: ControlEvent) -> None:
@@ -57,6 +67,8 @@ class Invalidations:
                 continue
             self._counts[scope, value] = self._counts.get((scope, value), 0) + 1
             self._last[scope, value] = happened.number
+            if scope == "tag":
+                self._tags[tenant_of(happened), value] = happened.number
 
     def reach(self, epochs: Iterable[tuple[EpochScope, str, int]]) -> None:
         """Advance the counters to at least these, so that keys made under them are made here too."""
@@ -87,7 +99,7 @@ class Invalidations:
         )
 
     def since(self, key: str, tags: Iterable[str]) -> int:
-        """The number of the last invalidation of this key or of one of these tags, which no key tells."""
+        """The number of the last invalidation of this key or of one of these tags, anybody's, which no key tells."""
         return max(self._keys.get(key, 0), *(self._last.get(("tag", tag), 0) for tag in tags), 0)
 
     def ended(self, entry: Entry) -> bool:
@@ -103,15 +115,15 @@ class Invalidations:
             ("environment", entry.environment),
             ("tenant", entry.tenant),
             ("profile", entry.snapshot.rpartition("@")[0]),
-            *(("tag", tag) for tag in entry.tags),
         )
         newest = max((last.get(scope, 0) for scope in scopes), default=0)
-        newest = max(newest, self._keys.get(entry.key, 0))
+        tags = (self._tags.get((tenant, tag), 0) for tag in entry.tags for tenant in ("", entry.tenant))
+        newest = max(newest, self._keys.get(entry.key, 0), *tags)
         return newest if newest > entry.began else 0
 
 
-def matches(entry: Entry, scope: Scope, value: str) -> bool:
-    """True where an invalidation of this scope and value would end the entry."""
+def matches(entry: Entry, scope: Scope, value: str, tenant: str = "") -> bool:
+    """True where an invalidation of this scope and value would end the entry. `tenant`: see `event`."""
     match scope:
         case "all":
             return True
@@ -124,6 +136,6 @@ def matches(entry: Entry, scope: Scope, value: str) -> bool:
         case "profile":
             return entry.snapshot.rpartition("@")[0] == value
         case "tag":
-            return value in entry.tags
+            return value in entry.tags and tenant in {"", entry.tenant}
         case "key":
             return entry.key == value

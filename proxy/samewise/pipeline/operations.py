@@ -51,17 +51,24 @@ class Operations:
     # --- invalidation and entries ---------------------------------------------------------------------
 
     async def invalidate(
-        self, scope: str, value: str | Sequence[str], *, dry_run: bool, by: str, reason: str
+        self, scope: str, value: str | Sequence[str], *, dry_run: bool, by: str, reason: str, tenant: str = ""
     ) -> Invalidated:
-        """End what this names; with `dry_run` only count it. Several values are for `tag` and `key` alone."""
+        """End what this names; with `dry_run` only count it. Several values are for `tag` and `key` alone.
+
+        `tenant`: whose tags; without one everybody's.
+        """
         known = _scope(scope)
+        if tenant and known != "tag":
+            raise _bad("a tenant can be named beside tags alone", "tenant")
         values = _named(known, value)
         first = values[0] if len(values) == 1 else ""
         try:
             if dry_run:
-                return Invalidated(scope=known, value=first, matched=await self.count(known, values))
+                return Invalidated(scope=known, value=first, matched=await self.count(known, values, tenant))
             matched = await self.count(known, values) if known == "key" else None
-            event = await self._control.invalidate(known, first, by=by, reason=reason, values=values[1:] and values)
+            event = await self._control.invalidate(
+                known, first, by=by, reason=reason, values=values[1:] and values, tenant=tenant
+            )
         except StoreUnavailable as failure:
             raise _not_known(failure) from failure
         if known != "key":
@@ -69,7 +76,7 @@ class Operations:
         epoch = self._control.invalidations.count(known, values[0]) if known != "key" else None
         return Invalidated(scope=known, value=first, epoch=epoch, matched=matched)
 
-    async def count(self, scope: Scope, values: Sequence[str]) -> int:
+    async def count(self, scope: Scope, values: Sequence[str], tenant: str = "") -> int:
         """Entries that live and would end."""
         counted = 0
         if scope == "key":
@@ -79,7 +86,7 @@ class Operations:
             return counted
         wanted = frozenset(values)
         async for entry in self._store.scan():
-            counted += any(invalidate.matches(entry, scope, value) for value in wanted) and self._lives(entry)
+            counted += any(invalidate.matches(entry, scope, value, tenant) for value in wanted) and self._lives(entry)
         return counted
 
     async def entry(self, key: str) -> Entry | None:
