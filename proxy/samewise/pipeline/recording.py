@@ -38,7 +38,7 @@ class Recording:
         self._events: list[Event] = []
         self._dropped = 0
         self._followers: set[Follower] = set()
-        self._tick: asyncio.Future[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
         self.size = 0
         self.head: Head | None = None
         self.answer: Answer | None = None
@@ -62,6 +62,8 @@ class Recording:
 
     async def room(self) -> None:
         """Return when some reader is close enough behind, or nobody reads."""
+        if self.size <= LEAD:
+            return
         while reading := [follower.read for follower in self._followers if follower.reading]:
             if self.size - max(reading) <= LEAD:
                 return
@@ -121,14 +123,17 @@ class Recording:
             self._dropped = slowest
 
     def _wake(self) -> None:
-        if self._tick is not None and not self._tick.done():
-            self._tick.set_result(None)
-        self._tick = None
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     async def _wait(self) -> None:
-        if self._tick is None:
-            self._tick = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._tick)
+        one = asyncio.get_running_loop().create_future()
+        self._waiting.append(one)
+        await one
 
 
 class Follower:

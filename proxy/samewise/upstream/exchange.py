@@ -11,6 +11,7 @@ from samewise.core.answer import DONE, Event, Headers
 from samewise.ports import UpstreamFailed
 from samewise.upstream.decode import Undecodable, decoder
 from samewise.upstream.options import Timeouts
+from samewise.upstream.silence import Silence
 from samewise.upstream.sse import EventTooLarge, Parser
 
 _LAST_CHUNK = 0.05
@@ -45,8 +46,8 @@ class HttpExchange:
         self.instance = instance
         self.concurrency = concurrency
         self._response = response
-        self._started = started
         self._timeouts = timeouts
+        self._silence = Silence(response.content, timeouts, started)
         self._max_event = max_event
         self._ended: Callable[[UpstreamFailed | None], None] | None = ended
         self._whole = False
@@ -87,10 +88,7 @@ class HttpExchange:
         """The body as it comes, its content codings taken off. Raises UpstreamFailed."""
         try:
             coding = decoder(self._response.headers.get("Content-Encoding"))
-            content = self._response.content
-            first = True
-            while data := await self._next(content, first):
-                first = False
+            while data := await self._next():
                 if coding is None:
                     yield data
                 else:
@@ -102,20 +100,12 @@ class HttpExchange:
             raise self._fail("protocol", str(error)) from error
         self._end(None)
 
-    async def _next(self, content: aiohttp.StreamReader, first: bool) -> bytes:
+    async def _next(self) -> bytes:
         """The next bytes, b"" at the end of the message."""
-        limits = self._timeouts
-        now = asyncio.get_running_loop().time()
-        silence = self._started + limits.connect + limits.first_byte if first else now + limits.idle
-        deadline = self._started + limits.total
         try:
-            async with asyncio.timeout_at(min(silence, deadline)):
-                return await content.readany()
+            return await self._silence.read()
         except TimeoutError as error:
-            if deadline <= silence:
-                raise self._fail("timeout", f"the upstream's answer took longer than {limits.total:g} s") from error
-            limit = limits.first_byte if first else limits.idle
-            raise self._fail("timeout", f"the upstream sent nothing for {limit:g} s") from error
+            raise self._fail("timeout", str(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._fail("cut", f"the upstream's answer was cut: {error}") from error
 
@@ -141,6 +131,7 @@ class HttpExchange:
         return failure
 
     def _end(self, failure: UpstreamFailed | None) -> None:
+        self._silence.end()
         ended, self._ended = self._ended, None
         if ended is not None:
             ended(failure)
