@@ -380,35 +380,36 @@ async def test_a_stream_that_falls_silent_is_given_up_and_its_connection_ended()
         assert len(events) == 3
         assert failure is not None
         assert (failure.kind, failure.sent) == ("timeout", True)
+        assert str(failure) == "the upstream sent nothing for 0.2 s"
         await asyncio.wait_for(gone.wait(), 2)
 
 
 async def test_slow_but_steady_outlives_every_limit_but_the_total() -> None:
-    """Ten pauses below the idle limit, together longer than it and than the time to the first byte."""
+    """Fifteen pauses below the idle limit, together longer than it and than the time to the first byte."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD)
-        for _ in range(10):
+        for _ in range(15):
             await asyncio.sleep(0.1)
             writer.write(chunk(E1))
         writer.write(b"0\r\n\r\n")
 
     async with tcp(talk) as url:
-        async with client(url, Timeouts(connect=0.2, first_byte=0.3, idle=0.5, total=10)) as made:
+        async with client(url, Timeouts(connect=0.2, first_byte=1, idle=1.2, total=10)) as made:
             events, failure = await collect(made)
-            assert (len(events), failure) == (10, None)
-        async with client(url, Timeouts(connect=0.2, first_byte=0.3, idle=0.5, total=0.6)) as made:
+            assert (len(events), failure) == (15, None)
+        async with client(url, Timeouts(connect=0.2, first_byte=1, idle=1.2, total=0.6)) as made:
             events, failure = await collect(made)
             assert failure is not None
-            assert failure.kind == "timeout"
-            assert 0 < len(events) < 10
+            assert (failure.kind, str(failure)) == ("timeout", "the upstream's answer took longer than 0.6 s")
+            assert 0 < len(events) < 15
 
 
 @pytest.mark.parametrize("head", [b"", SSE_HEAD])
 async def test_the_first_byte_has_a_limit_of_its_own(head: bytes) -> None:
     """A queue may be longer than a silence in mid-answer: before the head, and between head and body."""
-    wait = 0.4
+    wait = 0.8
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -417,9 +418,9 @@ async def test_the_first_byte_has_a_limit_of_its_own(head: bytes) -> None:
         writer.write((b"" if head else SSE_HEAD) + chunk(E1) + b"0\r\n\r\n")
 
     async with tcp(talk) as url:
-        async with client(url, Timeouts(connect=0.1, first_byte=5, idle=0.3, total=10)) as made:
+        async with client(url, Timeouts(connect=1, first_byte=5, idle=0.5, total=10)) as made:
             assert (await collect(made))[1] is None
-        async with client(url, Timeouts(connect=0.1, first_byte=0.1, idle=5, total=10)) as made:
+        async with client(url, Timeouts(connect=0.3, first_byte=0.2, idle=5, total=10)) as made:
             with pytest.raises(UpstreamFailed) as caught:
                 failure = (await collect(made))[1]
                 assert failure is not None
