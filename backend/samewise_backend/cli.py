@@ -115,12 +115,21 @@ def manifest_command(**options: Any) -> None:
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Another seed, other weights.")
 @click.option("--sharpness", default=4.0, show_default=True, help="Deviation of the logits: small makes close calls.")
-def tiny_model_command(directory: Path, seed: int, sharpness: float) -> None:
+@click.option(
+    "--hidden",
+    default=256,
+    show_default=True,
+    type=click.IntRange(16, 4096),
+    help="Width, a multiple of 16. From 512 on, bfloat16 takes other kernels in a batch than alone.",
+)
+def tiny_model_command(directory: Path, seed: int, sharpness: float, hidden: int) -> None:
     """Write a small random Llama with tokenizer and chat template."""
     _need("torch", "safetensors", "tokenizers")
     from samewise_backend import tiny_model
 
-    tiny_model.write(directory, tiny_model.Shape(seed=seed, sharpness=sharpness))
+    with _one_line():
+        shape = tiny_model.Shape(seed=seed, sharpness=sharpness).wider(hidden)
+    tiny_model.write(directory, shape)
     click.echo(f"{directory}")
 
 

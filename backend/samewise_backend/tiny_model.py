@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,13 @@ class Shape:
     vocabulary: int = 1024
     positions: int = 2048
     sharpness: float = 4.0
+
+    def wider(self, hidden: int) -> Shape:
+        """The same with another width, the feed-forward part in proportion. Raises ValueError where heads don't fit."""
+        unit = 4 * self.heads
+        if hidden % unit:
+            raise ValueError(f"the width should be a multiple of {unit}, not {hidden}")
+        return replace(self, hidden=hidden, intermediate=hidden * self.intermediate // self.hidden)
 
 
 def write(directory: Path, shape: Shape | None = None) -> Path:

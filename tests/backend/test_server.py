@@ -4,6 +4,8 @@ import http.client
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -39,6 +41,17 @@ def test_an_openai_client_gets_the_same_text_streamed_and_whole(client: openai.O
     assert text == whole.choices[0].message.content
     assert chunks[-1].usage == whole.usage
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
+
+
+def test_the_acceptance_finds_that_all_its_answers_agree(reference_server: BackendServer, tmp_path: Path) -> None:
+    words = ("--url", reference_server.base_url, "--repeat", "2", "--concurrency", "4", "--json")
+    command = [sys.executable, "-m", "samewise.main", "verify", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (report["agreed"], report["answers"], report["disagreed"], report["failures"]) == (True, 56, 0, 0)
+    assert all(row["closest"] is not None for row in report["rows"])
+    assert report["notes"] == []
 
 
 def test_a_seed_decides_and_no_seed_does_not(reference_server: BackendServer) -> None:

@@ -1,14 +1,17 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from samewise_backend import tiny_model
+from samewise_backend.cli import main
 
 
 def _files(directory: Path) -> dict[str, bytes]:
@@ -33,6 +36,16 @@ def test_it_is_small_and_in_float32(tiny_model: Path) -> None:
         tensors = [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118
     assert {str(tensor.dtype) for tensor in tensors} == {"torch.float32"}
     assert 3_000_000 < sum(tensor.numel() for tensor in tensors) < 4_000_000
+
+
+def test_another_width_keeps_the_proportions_and_one_that_the_heads_do_not_fit_is_refused(tmp_path: Path) -> None:
+    written = CliRunner().invoke(main, ["tiny-model", str(tmp_path / "wide"), "--hidden", "64"])
+    assert written.exit_code == 0, written.output
+    config = json.loads((tmp_path / "wide" / "config.json").read_text())
+    assert (config["hidden_size"], config["intermediate_size"], config["head_dim"]) == (64, 172, 16)
+    refused = CliRunner().invoke(main, ["tiny-model", str(tmp_path / "odd"), "--hidden", "100"])
+    assert (refused.exit_code, "multiple of 16" in refused.output) == (2, True)
+    assert not (tmp_path / "odd").exists()
 
 
 @pytest.fixture(scope="module")
