@@ -310,3 +310,34 @@ async def test_the_command_changes_what_later_requests_are_sampled_with(
     assert code == 2
     assert "top_p" in err
     assert (await samewise(proxy, "profiles", "show", "none"))[0] == 1
+
+
+async def test_what_was_admitted_keeps_its_snapshot_when_it_is_asked_elsewhere_and_when_it_is_verified(
+    make_proxy: MakeProxy, mb: MockBackend
+) -> None:
+    async with MockBackend() as other:
+        mb.text = other.text = told
+        settings = {"routing.hedge": "1s", "routing.strategy": "round-robin"}
+        proxy = await make_proxy(mb.url, other.url, settings=settings)
+        admitted = await put(proxy, values(0.3))
+        stuck = [Script(gate=asyncio.Event())]
+        for backend in (mb, other):
+            backend.rules.append(lambda _: stuck.pop() if stuck else None)
+
+        async def under_way() -> bool:
+            return not stuck
+
+        answering = asyncio.create_task(proxy.post(asking("x")))
+        await until(under_way)
+        later = await put(proxy, values(0.9))
+        answer = await answering
+        assert (answer.cache, snapshot(answer)) == ("MISS", f"default@{admitted['active']}")
+        assert [len(backend.received) for backend in (mb, other)] == [1, 1]
+
+        recomputed = await proxy.admin("POST", "/verify", {"keys": [answer.key]})
+        assert [row["verdict"] for row in recomputed["items"]] == ["match"]
+        asked = [received.body["temperature"] for backend in (mb, other) for received in backend.received]
+        assert (len(asked), set(asked)) == (3, {0.3})
+        anew = await proxy.post(asking("x"))
+        assert (anew.cache, snapshot(anew)) == ("MISS", f"default@{later['active']}")
+        assert json.loads(anew.text)[0] == 0.9
