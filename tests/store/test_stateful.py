@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.support.clock import ManualClock
 from tests.support.entries import key_of, make_entry
 from tests.support.redis import RedisServer
 
+SEGMENT = 500
 NAMES = ["a", "b", "c"]
 names = st.sampled_from(NAMES)
 
@@ -28,6 +30,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     url = ""
     memory_bytes = 0
+    segment = 1 << 20
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,6 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
                 clock=self.clock,
                 memory_bytes=self.memory_bytes,
                 timeout=5.0,
+                segment=self.segment,
                 namespace=self.namespace,
             )
         )
@@ -58,7 +62,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=names, began=st.integers(0, 4), ttl=st.sampled_from([5.0, 50.0]))
     def put(self, name: str, began: int, ttl: float) -> None:
         self.count += 1
-        entry = make_entry(name, began=began, ttl=ttl, created=self.clock.now(), body=b"%d" % self.count)
+        entry = make_entry(name, began=began, ttl=ttl, created=self.clock.now(), body=_said(self.count))
         kept = self._run(self.stores.store.put(entry))
         assert kept == (began >= self.fences.get(name, 0))
         if kept:
@@ -112,17 +116,24 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
+def _said(number: int) -> bytes:
+    """Another body for each number, which nothing compresses; every other one is long enough for segments."""
+    return b"%d" % number + hashlib.shake_256(b"%d" % number).digest(0 if number % 2 else 2 * SEGMENT + number)
+
+
 @pytest.fixture
 def redis_url(shared_redis: RedisServer) -> Iterator[str]:
     yield shared_redis.url
 
 
 @pytest.mark.parametrize("memory", [0, 1 << 20], ids=["alone", "behind-memory"])
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
-def test_it_behaves_as_the_model(kind: str, memory: int, redis_url: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "segment"), [("memory", 0), ("sqlite", 0), ("redis", 0), ("sqlite", SEGMENT), ("redis", SEGMENT)]
+)
+def test_it_behaves_as_the_model(kind: str, segment: int, memory: int, redis_url: str) -> None:
     urls = {"memory": "memory://", "sqlite": "sqlite:///{folder}/s.db", "redis": redis_url}
     bytes_ = memory or (1 << 20 if kind == "memory" else 0)
-    machine = type("Machine", (StoreMachine,), {"url": urls[kind], "memory_bytes": bytes_})
+    machine = type("Machine", (StoreMachine,), {"url": urls[kind], "memory_bytes": bytes_, "segment": segment})
     run_state_machine_as_test(
         machine,
         settings=settings(

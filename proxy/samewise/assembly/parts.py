@@ -54,6 +54,7 @@ async def open_stores(settings: Settings, clock: SystemClock, telemetry: Telemet
             store.url,
             memory_bytes=store.memory,
             max_entry=store.max_entry,
+            segment=store.segment,
             timeout=store.timeout,
             secrets=tuple(filter(None, (store.secret, *store.old_secrets))),
             namespace=store.namespace or "default",

@@ -107,6 +107,7 @@ class Store(Section):
     memory: Memory = 256 * MIB
     disk: Size = 8 * GIB
     max_entry: Size = 8 * MIB
+    segment: Annotated[Size, AfterValidator(units.segment)] = MIB
     timeout: Positive = 0.1
     namespace: Annotated[str, AfterValidator(units.name_or_empty)] = ""
     secret: Secret = ""

@@ -25,6 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 MAX_SIZE = 2**50
+LEAST_SEGMENT = 64 << 10
 MAX_TIME = 3650 * 86400.0
 
 STORE_SCHEMES = (
@@ -86,6 +87,13 @@ def memory(value: object) -> int:
     if not 0 <= share <= 100:
         raise ValueError('should be a share of memory between "0%" and "100%"')
     return int(total_memory() * share / 100)
+
+
+def segment(size: int) -> int:
+    """Bytes of a segment: none, or so many that a value has few of them. Raises ValueError."""
+    if 0 < size < LEAST_SEGMENT:
+        raise ValueError(f"should be 0 or at least {LEAST_SEGMENT // 1024}KiB")
+    return size
 
 
 def spelt(time: float) -> str:

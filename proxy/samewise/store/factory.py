@@ -61,6 +61,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
 
     memory_bytes: int
     max_entry: int
+    segment: int
     timeout: float
     codec: Codec
     namespace: str
@@ -86,6 +87,7 @@ async def open_store(
     *,
     memory_bytes: int = 256 << 20,
     max_entry: int = 8 << 20,
+    segment: int = 1 << 20,
     timeout: float = 0.1,  # noqa: ASYNC109
     secrets: Sequence[str] = (),
     namespace: str = "default",
@@ -95,7 +97,8 @@ async def open_store(
     """The stores of a URL, within a few seconds whatever state its server or file is in.
 
     A store that can't be reached is told of (`store-error`) and mends itself. Raises ValueError,
-    with a line to show, only for settings that no waiting can mend. `memory_bytes` 0: no memory tier.
+    with a line to show, only for settings that no waiting can mend. `memory_bytes` 0: no memory tier;
+    `segment`: bytes of a segment of a longer value, 0: values are never stored in segments.
     """
     check_url(url)
     prefix(namespace)
@@ -103,6 +106,7 @@ async def open_store(
     common = Common(
         memory_bytes=memory_bytes,
         max_entry=max_entry,
+        segment=segment,
         timeout=timeout,
         codec=codec,
         namespace=namespace,
@@ -169,6 +173,7 @@ async def _open_sqlite(url: str, common: Common) -> Stores:
         on_notice=common.on_notice,
         timeout=common.timeout,
         max_entry=common.max_entry,
+        segment=common.segment,
         **_sqlite_bounds(url),
     )
     await behind.ready()
@@ -190,6 +195,7 @@ async def _open_redis(url: str, common: Common) -> Stores:
         clock=common.clock,
         on_notice=common.on_notice,
         max_entry=common.max_entry,
+        segment=common.segment,
     )
     with contextlib.suppress(StoreUnavailable):
         await link.call("PING")

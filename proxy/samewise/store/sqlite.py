@@ -7,14 +7,16 @@ loses at most what waited; nothing is ever half there.
 from __future__ import annotations
 
 import asyncio
+import functools
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from samewise.core.entry import Entry, EntryRefused
 from samewise.ports import Clock, Found, StoreStatus, StoreUnavailable
+from samewise.store import segments
 from samewise.store import sqlite_rows as rows
 from samewise.store.breaker import Breaker
 from samewise.store.codec import Codec
@@ -33,6 +35,14 @@ _TOUCHES = 10_000
 _TOUCH_EVERY = 5.0
 
 
+class _Long(NamedTuple):
+    """A row whose value is the head of segments."""
+
+    number: int
+    value: bytes
+    head: segments.Head
+
+
 class SqliteStore:
     """A Store in a file. Must be made inside a running event loop; `reader` and `writer` may be shared."""
 
@@ -47,6 +57,7 @@ class SqliteStore:
         max_entry: int = 8 << 20,
         max_entries: int = 10_000_000,
         max_bytes: int = 8 << 30,
+        segment: int = 0,
         queue: int = 4096,
         queue_bytes: int = 64 << 20,
     ) -> None:
@@ -56,6 +67,7 @@ class SqliteStore:
         self._timeout = timeout
         self._max_entries = max_entries
         self._max_bytes = max_bytes
+        self._segment = segment
         self._queue = queue
         self._queue_bytes = queue_bytes
         self._pending: dict[str, Entry] = {}
@@ -126,9 +138,12 @@ class SqliteStore:
             row = rows.get(connection, key)
             if row is None:
                 return False
+            data = rows.whole(connection, *row)
             try:
-                entry = self._codec.decode(key, row[1])
+                entry = None if data is None else self._codec.decode(key, data)
             except EntryRefused:
+                return False
+            if entry is None:
                 return False
             new = change(entry) if entry.fresh(now) else entry
             if new is entry:
@@ -143,7 +158,7 @@ class SqliteStore:
         while batch := await self.reader.ask(_pages(after), within=PATIENCE):
             for number, key, value in batch:
                 after = number
-                entry = self._decode(key, value)
+                entry = self._decode(key, value) if value is not None else None
                 if entry is not None and entry.fresh(self._clock.now()):
                     yield entry
 
@@ -164,7 +179,7 @@ class SqliteStore:
         if not self._breaker.closed and not self._breaker.due():
             raise StoreUnavailable("circuit-open", f"the store's file is not asked: {self._read_error}")
         try:
-            found: Entry | EntryRefused | None = await self.reader.ask(self._reading(key), within=self._timeout)
+            found = await self._found(key)
         except StoreUnavailable as error:
             self._read_error = error.kind
             if error.kind == "timeout":
@@ -181,19 +196,46 @@ class SqliteStore:
             return None
         return found
 
-    def _reading(self, key: str) -> Callable[[sqlite3.Connection], Entry | EntryRefused | None]:
-        def read(connection: sqlite3.Connection) -> Entry | EntryRefused | None:
+    async def _found(self, key: str) -> Entry | EntryRefused | None:
+        """A value in segments is read piece by piece, so that others get their turns; once more where it changed."""
+        for last in (False, True):
+            found: Entry | EntryRefused | _Long | None
+            found = await self.reader.ask(self._reading(key), within=self._timeout)
+            if not isinstance(found, _Long):
+                return found
+            data = segments.whole(found.head, await self._parts(found))
+            if data is not None:
+                return await asyncio.to_thread(self._decoded, key, data)
+            if last:
+                self.writer.submit(Job(functools.partial(rows.free, key=key, value=found.value)))
+        return EntryRefused(segments.MISSING)
+
+    async def _parts(self, found: _Long) -> list[bytes | None]:
+        parts: list[bytes | None] = []
+        number, token, count = found.number, found.head.token, found.head.parts
+        until = time.monotonic() + PATIENCE
+        while len(parts) < count and None not in parts:
+            left = min(self._timeout, until - time.monotonic())
+            parts.append(await self.reader.ask(_part(number, token, len(parts)), within=left))
+        return parts
+
+    def _reading(self, key: str) -> Callable[[sqlite3.Connection], Entry | EntryRefused | _Long | None]:
+        def read(connection: sqlite3.Connection) -> Entry | EntryRefused | _Long | None:
             row = rows.get(connection, key)
             if row is None:
                 return None
             if len(self._touched) < _TOUCHES:
                 self._touched.add(row[0])
-            try:
-                return self._codec.decode(key, row[1])
-            except EntryRefused as refused:
-                return refused
+            head = segments.head(row[1])
+            return self._decoded(key, row[1]) if head is None else _Long(*row, head)
 
         return read
+
+    def _decoded(self, key: str, data: bytes) -> Entry | EntryRefused:
+        try:
+            return self._codec.decode(key, data)
+        except EntryRefused as refused:
+            return refused
 
     def _decode(self, key: str, value: bytes) -> Entry | None:
         try:
@@ -203,8 +245,8 @@ class SqliteStore:
             return None
 
     def _write(self, connection: sqlite3.Connection, entry: Entry, now: float) -> bool:
-        value, expires = self._codec.encode(entry), entry.created + entry.ttl
-        return rows.put(connection, entry.key, value, expires=expires, began=entry.began, now=now)
+        stored, expires = segments.cut(self._codec.encode(entry), self._segment), entry.created + entry.ttl
+        return rows.put(connection, entry.key, stored, expires=expires, began=entry.began, now=now)
 
     def _written(self, entry: Entry, cost: int, done: asyncio.Future[bool]) -> None:
         self._waiting -= 1
@@ -248,5 +290,9 @@ class SqliteStore:
         self._on_notice("store-error", {"tier": "store", "error": error, "operation": operation})
 
 
-def _pages(after: int) -> Callable[[sqlite3.Connection], Sequence[tuple[int, str, bytes]]]:
+def _part(number: int, token: str, part: int) -> Callable[[sqlite3.Connection], bytes | None]:
+    return lambda connection: rows.segment(connection, number, token, part)
+
+
+def _pages(after: int) -> Callable[[sqlite3.Connection], Sequence[tuple[int, str, bytes | None]]]:
     return lambda connection: rows.page(connection, after, _PAGE)

@@ -29,6 +29,14 @@ CREATE INDEX records_kind ON records(kind, number);
 CREATE TABLE schema(version INTEGER NOT NULL);
 """
 
+_SEGMENTS = """
+CREATE TABLE segments(
+  id INTEGER NOT NULL, part INTEGER NOT NULL, token TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY(id, part));
+CREATE TRIGGER segments_go AFTER DELETE ON bodies BEGIN DELETE FROM segments WHERE id = OLD.id; END;
+CREATE TRIGGER segments_change AFTER UPDATE ON bodies BEGIN DELETE FROM segments WHERE id = OLD.id; END
+"""
+"""What came after the schema: files that have it not get it, and who knows nothing of it keeps it whole."""
+
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 
 
@@ -151,8 +159,12 @@ def _check_version(connection: sqlite3.Connection) -> bool:
     return True
 
 
+def _has_segments(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'segments'").fetchone() is not None
+
+
 def _ensure_schema(connection: sqlite3.Connection) -> None:
-    if _check_version(connection):
+    if _check_version(connection) and _has_segments(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -160,6 +172,9 @@ def _ensure_schema(connection: sqlite3.Connection) -> None:
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 connection.execute(statement)
             connection.execute("INSERT INTO schema VALUES (?)", (VERSION,))
+        if not _has_segments(connection):
+            for statement in _SEGMENTS.strip().split(";\n"):
+                connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -5,47 +5,77 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 
+from samewise.store.segments import Cut, head
+from samewise.store.segments import whole as join
+
 FENCE_KEEP = 2 * 86_400
 """Seconds that a fence is kept: longer than any request may run."""
 
 
-def put(connection: sqlite3.Connection, key: str, value: bytes, *, expires: float, began: int, now: float) -> bool:
+def put(connection: sqlite3.Connection, key: str, stored: Cut, *, expires: float, began: int, now: float) -> bool:
     """False where a fence is higher than `began`."""
+    value, length = stored.value, len(stored.value) + sum(map(len, stored.parts))
     fence = connection.execute("SELECT fence FROM fences WHERE key = ?", (key,)).fetchone()
     if fence is not None and fence[0] > began:
         return False
     old = connection.execute("SELECT id, size FROM entries WHERE key = ?", (key,)).fetchone()
     if old is None:
         cursor = connection.execute(
-            "INSERT INTO entries(key, size, expires, used) VALUES (?, ?, ?, ?)", (key, len(value), expires, now)
+            "INSERT INTO entries(key, size, expires, used) VALUES (?, ?, ?, ?)", (key, length, expires, now)
         )
-        connection.execute("INSERT INTO bodies VALUES (?, ?)", (cursor.lastrowid, value))
-        _add(connection, 1, len(value))
+        number = cursor.lastrowid
+        connection.execute("INSERT INTO bodies VALUES (?, ?)", (number, value))
+        _add(connection, 1, length)
     else:
         number, size = old
         connection.execute(
-            "UPDATE entries SET size = ?, expires = ?, used = ? WHERE id = ?", (len(value), expires, now, number)
+            "UPDATE entries SET size = ?, expires = ?, used = ? WHERE id = ?", (length, expires, now, number)
         )
         connection.execute("UPDATE bodies SET value = ? WHERE id = ?", (value, number))
-        _add(connection, 0, len(value) - size)
+        _add(connection, 0, length - size)
+    parts = [(number, at, stored.token, part) for at, part in enumerate(stored.parts)]
+    connection.executemany("INSERT INTO segments VALUES (?, ?, ?, ?)", parts)
     return True
 
 
+def segment(connection: sqlite3.Connection, number: int, token: str, part: int) -> bytes | None:
+    """One segment of the value in this row, where it is still that of the token."""
+    row = connection.execute(
+        "SELECT value FROM segments WHERE id = ? AND part = ? AND token = ?", (number, part, token)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def whole(connection: sqlite3.Connection, number: int, value: bytes) -> bytes | None:
+    """What the value in this row stands for; None where a segment is missing."""
+    told = head(value)
+    if told is None:
+        return value
+    return join(told, [segment(connection, number, told.token, part) for part in range(told.parts)])
+
+
+def free(connection: sqlite3.Connection, key: str, value: bytes) -> int:
+    """Delete the entry under this key where exactly this value stands there; how many there were."""
+    row = get(connection, key)
+    return delete(connection, [key]) if row is not None and row[1] == value else 0
+
+
 def get(connection: sqlite3.Connection, key: str) -> tuple[int, bytes] | None:
-    """Row number and value."""
+    """Row number and value, which may be the head of segments."""
     row: tuple[int, bytes] | None = connection.execute(
         "SELECT entries.id, value FROM entries JOIN bodies ON bodies.id = entries.id WHERE key = ?", (key,)
     ).fetchone()
     return row
 
 
-def page(connection: sqlite3.Connection, after: int, limit: int) -> Sequence[tuple[int, str, bytes]]:
-    """The next rows in the order of their numbers."""
-    return connection.execute(
+def page(connection: sqlite3.Connection, after: int, limit: int) -> Sequence[tuple[int, str, bytes | None]]:
+    """The next rows in the order of their numbers, each value whole, or None."""
+    rows = connection.execute(
         "SELECT entries.id, key, value FROM entries JOIN bodies ON bodies.id = entries.id"
         " WHERE entries.id > ? ORDER BY entries.id LIMIT ?",
         (after, limit),
     ).fetchall()
+    return [(number, key, whole(connection, number, value)) for number, key, value in rows]
 
 
 def discard(connection: sqlite3.Connection, key: str, fence: int, now: float) -> bool:
