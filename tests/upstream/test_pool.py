@@ -9,8 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from samewise.ports import Call, Member, UpstreamFailed
+from samewise.ports import Call, Clock, Member, UpstreamFailed
+from samewise.upstream.affinity import by_name
 from samewise.upstream.factory import open_upstreams
 from samewise.upstream.health import Health
 from samewise.upstream.options import UpstreamOptions
@@ -32,10 +34,12 @@ def call(**more: Any) -> Call:
 
 
 @asynccontextmanager
-async def pool(*fakes: Fake, poll: float = LONG, **more: Any) -> AsyncIterator[tuple[Pool, list[str]]]:
+async def pool(
+    *fakes: Fake, poll: float = LONG, clock: Clock | None = None, **more: Any
+) -> AsyncIterator[tuple[Pool, list[str]]]:
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(http(fake)) for fake in fakes]
-        made = open_upstreams([UpstreamOptions(url=url) for url in urls], FAST, poll, Wall(), **more)
+        made = open_upstreams([UpstreamOptions(url=url) for url in urls], FAST, poll, clock or Wall(), **more)
         stack.push_async_callback(made.close)
         await made.start()
         await until(lambda: all(member.healthy for member in made.members()))
@@ -176,6 +180,92 @@ async def test_a_member_whose_health_page_says_no_gets_nothing_until_it_says_yes
         await until(lambda: made.members()[0].healthy)
         assert {await ask(made) for _ in range(4)} == set(urls)
     assert [member.healthy for member in told if member.url == urls[0]][-3:] == [True, False, True]
+
+
+class Flaky(Fake):
+    """Looks well, and cuts the answers that it is asked for while `cut` is set."""
+
+    cut = False
+
+    async def generate(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self.cut and request.transport is not None:
+            request.transport.abort()
+        return await super().generate(request)
+
+
+async def fail(made: Pool, url: str, times: int) -> None:
+    for _ in range(times):
+        with pytest.raises(UpstreamFailed) as caught:
+            await ask(made, member=url)
+        assert caught.value.kind == "cut"
+
+
+async def test_a_member_whose_answers_fail_gets_nothing_for_a_while_however_well_it_looks() -> None:
+    flaky, well, clock = Flaky(manifest=manifest()), Fake(manifest=manifest()), ManualClock()
+    async with pool(flaky, well, clock=clock) as (made, urls):
+        flaky.cut = True
+        await fail(made, urls[0], 2)
+        assert made.members()[0].healthy
+        await fail(made, urls[0], 1)
+        await made.refresh()
+        assert [member.healthy for member in made.members()] == [False, True]
+        assert made.members()[0].error
+        assert {await ask(made, environment=A) for _ in range(8)} == {urls[1]}
+        flaky.cut = False
+        clock.advance(1.0)
+        assert {await ask(made, environment=A) for _ in range(8)} == set(urls)
+        await made.refresh()
+        assert [member.error for member in made.members()] == ["", ""]
+        flaky.cut = True
+        await fail(made, urls[0], 3)
+        clock.advance(1.0)
+        assert made.members()[0].healthy, "a success has cleared its record: it is out for a second again, not for two"
+
+
+async def test_all_that_failed_are_asked_all_the_same_where_nobody_else_is_left() -> None:
+    one, two, clock = Flaky(manifest=manifest()), Flaky(manifest=manifest()), ManualClock()
+    async with pool(one, two, clock=clock) as (made, urls):
+        for fake, url in zip((one, two), urls, strict=True):
+            fake.cut = True
+            await fail(made, url, 3)
+            fake.cut = False
+        assert [member.healthy for member in made.members()] == [False, False]
+        assert await ask(made) in urls
+
+
+@pytest.mark.parametrize("left_by", ["failing answers", "a health page"])
+async def test_a_member_that_comes_back_takes_its_share_gradually(left_by: str) -> None:
+    back, stayed, clock = Flaky(manifest=manifest()), Fake(manifest=manifest()), ManualClock()
+    clock.advance(1000)
+    async with pool(back, stayed, clock=clock, strategy=by_name("prefix", clock, "x-session")) as (made, urls):
+        clock.advance(1000)
+        if left_by == "failing answers":
+            back.cut = True
+            await fail(made, urls[0], 3)
+            back.cut = False
+        else:
+            back.health = 503
+            await made.refresh()
+            assert not made.members()[0].healthy
+            back.health = 200
+        clock.advance(1.0)
+        await made.refresh()
+
+        async def share(name: str) -> int:
+            """Of 30 different questions at once, how many the one that came back is asked."""
+            back.hold = stayed.hold = asyncio.Event()
+            prompts = [f"{name} {number}".encode() * 100 for number in range(30)]
+            tasks = [asyncio.create_task(made.open(call(route=lambda prompt=prompt: prompt))) for prompt in prompts]
+            await until(lambda: back.running + stayed.running == 30)
+            asked = back.running
+            back.hold.set()
+            for task in tasks:
+                await (await task).close()
+            return asked
+
+        assert await share("at once") <= 5
+        clock.advance(60)
+        assert await share("later") >= 10
 
 
 async def test_a_draining_member_gets_nothing_new_and_ends_what_it_has() -> None:
