@@ -1,9 +1,10 @@
-"""A thousand updates of a profile while four clients ask four proxies on one store."""
+"""A thousand updates of a profile while four clients ask four proxies on one store, or one proxy of four workers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +39,8 @@ class Client:
         while not stop.is_set():
             self.asked += 1
             text = f"question {self.asked % 50}" if self.asked % 2 else f"client {self.number}, {self.asked}"
-            self.answers.append(await self.proxy.post(asking(text, stream=self.asked % 3 == 0)))
+            body = asking(text, stream=self.asked % 3 == 0)
+            self.answers.append(await self.proxy.post(body, headers={"Connection": "close"}))  # any worker's
 
 
 async def updated(proxies: list[Proxy]) -> None:
@@ -56,11 +58,15 @@ async def updated_once(proxies: list[Proxy]) -> None:
 
 
 async def everywhere(proxies: list[Proxy], version: int) -> None:
-    async def done() -> bool:
-        shown = [await proxy.admin("GET", "/profiles/default") for proxy in proxies]
-        return all(each["active"] == version for each in shown)
+    """Return when every process admits requests with this version."""
 
-    await until(done, within=1.0)
+    async def done() -> bool:
+        asked = [proxy.post(asking("which version?"), headers={"Connection": "close"}) for proxy in proxies * 8]
+        return {answer.headers["x-samewise-snapshot"] for answer in await asyncio.gather(*asked)} == {
+            f"default@{version}"
+        }
+
+    await until(done)
 
 
 def said(answer: Answered) -> list[float]:
@@ -84,16 +90,25 @@ async def entries_are_their_snapshots(proxies: list[Proxy], answers: list[Answer
         assert [entry["request"][value] for value in VALUES] == of(versions[name])
 
 
+async def four_proxies(make_proxy: MakeProxy, settings: dict[str, Any]) -> list[Proxy]:
+    return list(await asyncio.gather(*(make_proxy(settings=settings) for _ in range(4))))
+
+
+async def four_workers(make_proxy: MakeProxy, settings: dict[str, Any]) -> list[Proxy]:
+    return [await make_proxy(settings=settings, flags=["--workers", "4"])] * 4
+
+
 @pytest.mark.slow
 @pytest.mark.redis
+@pytest.mark.parametrize("start", [four_proxies, four_workers])
 async def test_every_answer_is_of_one_snapshot_and_every_entry_of_the_one_that_made_it(
     make_proxy: MakeProxy,
     mb: MockBackend,
     redis_server: RedisServer,  # noqa: F811
+    start: Callable[[MakeProxy, dict[str, Any]], Awaitable[list[Proxy]]],
 ) -> None:
     mb.text = told
-    settings = {"store.url": redis_server.url}
-    proxies = list(await asyncio.gather(*(make_proxy(settings=settings) for _ in range(4))))
+    proxies = await start(make_proxy, {"store.url": redis_server.url, "store.timeout": "10s"})
     await updated_once(proxies)
     clients = [Client(proxy, number) for number, proxy in enumerate(proxies)]
     stop = asyncio.Event()
