@@ -117,7 +117,7 @@ mutants: $(VENV)/.dev
 	@touch $@
 
 audit: .venv-audit/.tools
-	.venv-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off $(ARGS)
+	@$(BIN)/python scripts/audit.py .venv-audit/bin/pip-audit constraints.txt
 
 # The proxy alone, as it is deployed: not what its tests need.
 sbom: .venv-audit/.tools

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from samewise.store import redis_url
 from samewise.store.redis_url import Target
 
-_RETRY = 0.5
+_SOON, _LATE = 0.5, 4.0
+"""Seconds until a server is tried again: the first time, and at most; twice as long each time."""
 
 
 class RedisChannel:
     """What is published under each name goes to the one who listens to it; what is said while nobody can hear is lost.
 
-    A server that is away, or doesn't let this user subscribe, is tried again twice a second; of a Cluster, the next
-    node.
+    A server that is away, or doesn't let this user subscribe, is tried again, less and less often; of a Cluster,
+    the next node.
     """
 
     def __init__(self, target: Target) -> None:
@@ -44,6 +45,7 @@ class RedisChannel:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        delay = _SOON
         for attempt in itertools.count():
             client = redis_url.listener(self._target, attempt)
             with contextlib.suppress(Exception):
@@ -51,7 +53,7 @@ class RedisChannel:
                     await channel.subscribe(*self._ears)
                     async for message in channel.listen():
                         if message["type"] == "subscribe":
-                            self.hears = message["data"] == len(self._ears)
+                            self.hears, delay = message["data"] == len(self._ears), _SOON
                         else:
                             self._ears[message["channel"].decode()](message["data"].decode())
             self.hears = False
@@ -59,4 +61,5 @@ class RedisChannel:
                 lost()
             with contextlib.suppress(Exception):
                 await client.aclose()
-            await asyncio.sleep(_RETRY)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LATE)
