@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
 from loadtest.chaos.world import TENANTS, World, headers_of
-from tests.support.proxy import CHAT
+from tests.support.proxy import CHAT, Proxy
 
 PATIENCE = 20.0
 """Seconds after which an answer counts as hanging; no limit of the proxy here is longer than half of it."""
@@ -61,7 +62,14 @@ def question(chance: random.Random, world: World, now: float) -> Asked:
     return Asked(chance.randrange(len(world.proxies)), tenant, body, headers, now)
 
 
-async def ask(session: aiohttp.ClientSession, world: World, asked: Asked, leaves: float | None) -> None:
+class Peopled(Protocol):
+    """Where questions can be asked."""
+
+    @property
+    def proxies(self) -> Sequence[Proxy]: ...
+
+
+async def ask(session: aiohttp.ClientSession, world: Peopled, asked: Asked, leaves: float | None) -> None:
     """Fill in what came. `leaves`: the client goes away after so many seconds."""
     loop = asyncio.get_running_loop()
     try:
