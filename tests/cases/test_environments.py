@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from samewise.core.fingerprint import environment_id
 from tests.cases.conftest import MakeProxy
 from tests.support.mock_backend import MockBackend, Script
 from tests.support.proxy import B0, Answered, Proxy, until
@@ -328,3 +329,87 @@ async def test_an_answer_whose_environment_is_another_is_served_and_kept_by_nobo
     answered = await proxy.post(B0)
     assert (answered.status, answered.cache, answered.reason) == (200, "MISS", "environment-changed")
     assert (await proxy.post(B0)).cache == "MISS"
+
+
+MANIFEST: dict[str, Any] = {
+    "model": "m",
+    "engine": "mock",
+    "engine_version": "1",
+    "generation_defaults": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0},
+    "weights": "sha256:" + "0" * 64,
+    "dtype": "float32",
+    "quantization": None,
+    "parallelism": {"tensor": 1},
+    "device": {"kind": "cuda", "model": "A", "count": 1},
+}
+OTHER: dict[str, Any] = {
+    "engine_version": "2",
+    "weights": "sha256:" + "1" * 64,
+    "dtype": "bfloat16",
+    "quantization": "awq",
+    "parallelism": {"tensor": 2},
+    "device": {"kind": "cuda", "model": "B", "count": 1},
+}
+
+
+def is_now(backend: MockBackend, manifest: dict[str, Any]) -> str:
+    """The backend has this manifest, under the id that our own backends would give it."""
+    identity = environment_id(manifest)
+    backend.manifest = {"id": identity, **manifest, "info": {"instance": "mock"}}
+    return identity
+
+
+async def test_any_field_of_the_manifest_is_another_entry_and_their_order_is_none(
+    make_proxy: MakeProxy, mb: MockBackend
+) -> None:
+    home = is_now(mb, MANIFEST)
+    proxy = await make_proxy(settings={"environments.poll": "100ms"})
+    await until(lambda: is_active(proxy, home))
+    first = await proxy.post(B0)
+    assert first.cache == "MISS"
+    bodies = {first.body}
+    for name, value in OTHER.items():
+        other = is_now(mb, {**MANIFEST, name: value})
+        await until(functools.partial(is_active, proxy, other))
+        found = await proxy.post(B0)
+        assert (found.cache, found.reason, found.body in bodies) == ("MISS", None, False), name
+        assert (await proxy.post(B0)).body == found.body
+        bodies.add(found.body)
+    assert is_now(mb, dict(reversed(MANIFEST.items()))) == home
+    await until(lambda: is_active(proxy, home))
+    again = await proxy.post(B0)
+    assert (again.cache, again.body) == ("HIT", first.body)
+
+
+async def test_entries_of_one_backend_are_no_hits_while_another_environment_answers(make_proxy: MakeProxy) -> None:
+    async with backends(2) as (one, other):
+        is_now(one, MANIFEST)
+        is_now(other, {**MANIFEST, "parallelism": {"tensor": 2}})
+        named(one)
+        named(other)
+        proxy = await make_proxy(one.url, other.url, settings={"environments.poll": "100ms"})
+        first = await proxy.post(ask(0))
+        (its,) = await active(proxy)
+        mine, theirs = (one, other) if one.manifest["id"] == its else (other, one)
+        assert (first.cache, theirs.count) == ("MISS", 0)
+        await proxy.admin("POST", "/upstreams/drain", {"url": mine.url})
+        await until(lambda: is_active(proxy, str(theirs.manifest["id"])))
+        second = await proxy.post(ask(0))
+        assert (second.cache, second.text == first.text, theirs.count) == ("MISS", False, 1)
+        await proxy.admin("POST", "/upstreams/add", {"url": mine.url})
+        await proxy.admin("POST", "/upstreams/drain", {"url": theirs.url})
+        await until(lambda: is_active(proxy, its))
+        again = await proxy.post(ask(0))
+        assert (again.cache, again.body) == ("HIT", first.body)
+
+
+async def test_what_nobody_can_describe_is_answered_and_not_kept(make_proxy: MakeProxy) -> None:
+    async with MockBackend(contract=False) as backend:
+        backend.models = ["m"]
+        backend.always(Script(status=503))  # whatever the proxy asks by itself
+        backend.when(json.dumps(B0["messages"][0]["content"]), Script())
+        proxy = await make_proxy(backend.url, settings={"environments.poll": "100ms"})
+        for _ in range(2):
+            answered = await proxy.post(B0)
+            assert (answered.status, answered.cache) == (200, "BYPASS")
+            assert answered.reason in {"unknown-environment", "unknown-defaults"}
