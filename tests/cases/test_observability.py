@@ -190,6 +190,46 @@ async def test_everything_arrives_over_grpc_too(make_proxy: MakeProxy, mb: MockB
         assert await proxy.ended() == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_every_outcome_is_on_its_span_as_it_was_in_its_head(
+    make_proxy: MakeProxy, mb: MockBackend, collector: Collector, stream: bool
+) -> None:
+    proxy = await make_proxy(settings={"telemetry.otlp_endpoint": collector.url}, env=SOON)
+    body = {**B0, "stream": stream}
+    gate = asyncio.Event()
+    mb.once(Script(gate=gate))
+    asking = [asyncio.create_task(proxy.post(body)) for _ in range(2)]
+
+    async def joined() -> bool:
+        return await proxy.metric("samewise_inflight") == 2
+
+    await until(joined)
+    gate.set()
+    answers = list(await asyncio.gather(*asking))
+    answers.append(await proxy.post(body))
+    controls = ("no-store", "no-cache", "only-if-cached")
+    answers += [await proxy.post(body, headers={"Cache-Control": control}) for control in controls]
+    mb.always(Script(status=500))
+    answers.append(await proxy.post({**asked("broken"), "stream": stream}))
+    answers.append(await proxy.post(b"{"))
+
+    def spans() -> dict[str, dict[str, Any]]:
+        told = [attributes(span) for span in collector.traces()]
+        return {each["samewise.request_id"]: each for each in told if "samewise.cache" in each}
+
+    async def told() -> bool:
+        return len(spans()) == len(answers)
+
+    await until(told)
+    found = spans()
+    for answer in answers:
+        span = found[answer.headers["x-request-id"]]
+        assert span["samewise.cache"] == str(answer.cache).lower()
+        assert span["http.response.status_code"] == answer.status
+        assert (answer.cache == "HIT") or span.get("samewise.reason") == answer.reason
+    assert {"HIT", "MISS", "BYPASS", "REFRESH", "ERROR"} <= {answer.cache for answer in answers}
+
+
 async def test_a_failure_leaves_a_log_line_with_its_trace(
     make_proxy: MakeProxy, mb: MockBackend, collector: Collector
 ) -> None:

@@ -327,6 +327,7 @@ async def test_keys_of_a_file_come_and_go_without_a_restart(make_proxy: MakeProx
         return any("keys of before stay in force" in line for line in proxy.log)
 
     await until(told)
+    assert await proxy.metric("samewise_events_total", kind="keys-failed") == 1
     assert (await post(proxy, B0, B)).status == 200
     write("keys = []")
 

@@ -212,9 +212,9 @@ class Proxy:
 
     async def stop(self) -> int:
         """SIGTERM, and the exit code."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
         if self._process is None:
             return 0
         if self._process.returncode is None:

@@ -48,6 +48,7 @@ commands: tuple[click.Command, ...] = (
     _of("profiles", "profiles", "Sampling profiles: list, show, set, canary, promote, roll back."),
     _of("backends", "environments", "What each upstream is, and which environment is active."),
     _of("backends", "upstreams", "The backends behind the proxy."),
+    _of("tenants", "keys", "Clients' API keys: list, new, revoke."),
     _of("divergences", "divergences", "Recomputations that did not agree with what was served."),
     _of("receipts", "receipts", "What was answered, that the log is whole, and whether the backend still gives it."),
     _of("live", "stats", "Hit rate, savings and health, once or live."),

@@ -55,13 +55,11 @@ class KeyWatch:
         try:
             keys = await asyncio.to_thread(self._read)
         except ValueError as error:
-            self._tell("failed", problem=f"{error}; the keys of before stay in force")
+            problem = f"{error}; the keys of before stay in force"
+            self._observer.notice(Notice(kind="keys-failed", detail={"problem": problem}))
             return
         self._use(keys)
-        self._tell("read", keys=len(keys))
-
-    def _tell(self, result: str, **detail: object) -> None:
-        self._observer.notice(Notice(kind="keys", attributes={"result": result}, detail=detail))
+        self._observer.notice(Notice(kind="keys-read", detail={"keys": len(keys)}))
 
     async def _watch(self) -> None:
         while True:
