@@ -59,7 +59,7 @@ class Section(BaseModel):
 class Server(Section):
     """The data port. `port` 0 takes a free one. `drain`: how long requests in flight may take to end at a stop.
 
-    `patience`: seconds for a client's first head, and of silence within a body.
+    `patience`: seconds for a client's first head, of silence within a body, and without a byte of an answer taken.
     `ping`: silence within a stream after which a comment line shows that it lives (0: never). `max_requests`:
     more at once are refused with 503; fewer where the limit of open files allows fewer.
     """
