@@ -24,6 +24,10 @@ SCENARIOS = {
     "consistency": "loadtest.consistency",
     "drift": "loadtest.drift",
     "invalidate": "loadtest.invalidate",
+    "simulate": "loadtest.simulate",
+    "conversations": "loadtest.conversations",
+    "sessions": "loadtest.sessions",
+    "cost": "loadtest.cost",
 }
 """Names and modules, in the order in which they are listed."""
 
@@ -33,7 +37,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in SCENARIOS:
         for name, module in SCENARIOS.items():
             first = (import_module(module).__doc__ or "").partition("\n")[0]
-            print(f"{name:12} {first}")
+            print(f"{name:14} {first}")
         return 2 if argv and argv[0] not in ("-h", "--help") else 0
     scenario = import_module(SCENARIOS[argv[0]])
     return int(scenario.main(argv[1:]))

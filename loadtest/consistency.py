@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loadtest.page import renewed
 from samewise_backend import tiny_model
 from tests.support.proxy import Proxy, until
 from tests.support.vllm import VllmServer
@@ -23,7 +24,7 @@ CONCURRENCY = 32
 TOKENS = 48
 SHAPE = tiny_model.Shape(hidden=512, intermediate=1376, sharpness=2.5)
 """Large enough for bfloat16 to take other kernels in a batch than alone, and with close calls."""
-BEGIN, END = "<!-- python -m loadtest consistency -->", "<!-- end -->"
+COMMAND = "python -m loadtest consistency"
 _VERDICTS = ("match", "near_tie", "divergent", "inconclusive")
 _PROMPTS = ("The old clock", "My sister repairs", "Every student counts", "In the morning by the sea", "A small bird")
 _LIMIT = 900.0
@@ -31,7 +32,7 @@ _LIMIT = 900.0
 
 def main(argv: list[str]) -> int:
     """Run it, print the table; exit code 1 where float32 diverged, or bfloat16 did not."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest consistency", description=__doc__)
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--entries", type=int, default=250, help="different requests, with a seed each")
     parser.add_argument("--rounds", type=int, default=8, help="times that each is verified in float32")
     parser.add_argument("--dtype", action="append", help="float32 and bfloat16 where left out")
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> int:
     if given.json is not None:
         given.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     if given.page is not None:
-        given.page.write_text(renewed(given.page.read_text(encoding="utf-8"), told), encoding="utf-8")
+        given.page.write_text(renewed(given.page.read_text(encoding="utf-8"), COMMAND, told), encoding="utf-8")
     expected = {"float32": lambda found: not found, "bfloat16": bool}
     differing = {each["dtype"]: each["near_tie"] + each["divergent"] + each["flaky"] for each in figures}
     return int(not all(expected.get(dtype, lambda _: True)(count) for dtype, count in differing.items()))
@@ -154,12 +155,3 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
         names = ("verifications", "match", "near_tie", "flaky", "divergent", "inconclusive")
         rows.append(f"| {each['dtype']} | " + " | ".join(f"{each[name]:,}" for name in names) + f" | {interval} |")
     return "\n".join(rows)
-
-
-def renewed(page: str, told: str) -> str:
-    """The page with this table between its marks. Raises ValueError where it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n\n{told}\n\n{END}{after}"
