@@ -70,6 +70,7 @@ async def test_the_command_shows_them_too(proxy: Proxy, mb: MockBackend) -> None
     told = await explained(proxy, conversation(2))
     _, shown, _ = await samewise(proxy, "explain", saved(proxy.folder, "r.json", conversation(2)))
     assert f"prefix {told['digest']}: {told['blocks']} blocks of 64 tokens (assumed)" in shown
+    assert 10 < told["warm"][mb.url] < told["blocks"]
     assert f"{told['warm'][mb.url]} of {told['blocks']}" in shown
 
 

@@ -268,6 +268,29 @@ async def test_a_member_that_comes_back_takes_its_share_gradually(left_by: str) 
         assert await share("later") >= 10
 
 
+@pytest.mark.parametrize("contract", [True, False])
+async def test_what_was_warm_on_a_member_is_cold_once_another_process_answers(contract: bool) -> None:
+    def told(instance: str) -> dict[str, Any] | None:
+        return {**manifest(), "info": {"instance": instance}} if contract else None
+
+    fake = Fake(manifest=told("one"))
+    async with pool(fake, strategy=by_name("prefix", Wall(), "x-session")) as (made, urls):
+        asked = call(route=lambda: b"x" * 4000)
+
+        def warm() -> dict[str, int] | None:
+            warmth = made.warmth(asked)
+            assert warmth is not None
+            return warmth.warm
+
+        assert warm() == {urls[0]: 0}
+        await ask(made, route=asked.route)
+        await made.refresh()
+        assert warm() == {urls[0]: 15}
+        fake.manifest, fake.started = told("two"), 2000.0
+        await made.refresh()
+        assert warm() == {urls[0]: 0}
+
+
 async def test_a_draining_member_gets_nothing_new_and_ends_what_it_has() -> None:
     one, two = Fake(manifest=manifest()), Fake(manifest=manifest())
     async with pool(one, two) as (made, urls):

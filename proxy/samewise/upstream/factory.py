@@ -38,7 +38,13 @@ def open_upstreams(
 
     def make(one: UpstreamOptions) -> Upstream:
         client = Client(one, timeouts, max_event=max_event)
-        return Upstream(one, client, poll=poll, clock=clock, salt=salt, on_change=on_change)
+        return Upstream(one, client, poll=poll, clock=clock, salt=salt, on_change=on_change, on_restart=restarted)
+
+    chooses = strategy or LeastLoaded()
+
+    def restarted(url: str) -> None:
+        if chooses.seen is not None:
+            chooses.seen.forget(url)
 
     configured = {base_url(one.url): one for one in options}
     names = Names({url: one for url, one in configured.items() if one.resolve}, poll)
@@ -51,4 +57,4 @@ def open_upstreams(
         return make(msgspec.structs.replace(like, url=url))
 
     members = [make(one) for one in options if not one.resolve]
-    return Pool(members, strategy or LeastLoaded(), named, names=names, hedge=hedge)
+    return Pool(members, chooses, named, names=names, hedge=hedge)

@@ -49,7 +49,9 @@ class Upstream:
         clock: Clock,
         salt: Callable[[], str],
         on_change: Callable[[Member], None],
+        on_restart: Callable[[str], None] = lambda url: None,
     ) -> None:
+        """`on_restart` is told the URL when another process answers than before: its caches are cold."""
         self.url = client.base
         self.idle = asyncio.Event()
         """Set while nothing of ours runs on it."""
@@ -65,6 +67,8 @@ class Upstream:
         self._poll = poll
         self._clock = clock
         self._on_change = on_change
+        self._on_restart = on_restart
+        self._life = ""
         self._label = None if options.environment in {"", "auto"} else label_environment(options.environment)
         self._interval = options.probe
         self._prober = Prober(self._ask, salt)
@@ -315,7 +319,15 @@ class Upstream:
         self.draining = on
         self._tell()
 
+    def _lives(self) -> None:
+        started = self._facts.started if self._facts is not None else None
+        life = _instance(self.environment) or (str(started) if started is not None else "")
+        if life and self._life not in {"", life}:
+            self._on_restart(self.url)
+        self._life = life or self._life
+
     def _tell(self) -> None:
+        self._lives()
         environment = self.environment.id if self.environment is not None else None
         now = (environment, self.health.good(), self.draining, self.models)
         if now != self._told:

@@ -109,7 +109,7 @@ class Pool:
             candidates = self._eligible(call, tried)
             if not candidates:
                 raise UpstreamFailed("none-eligible", self._nobody(call))
-            member = candidates[0] if len(candidates) == 1 else self._strategy.choose(candidates, call)
+            member = self._choose(candidates, call)
             tried.append(member)
             try:
                 return await member.open(call)
@@ -118,6 +118,11 @@ class Pool:
                     raise
                 if not self._eligible(call, tried):
                     raise
+
+    def _choose(self, candidates: Sequence[Upstream], call: Call) -> Upstream:
+        """Where there is no choice, the strategy is told all the same of what it keeps a record of."""
+        recorded = call.route is not None and self._strategy.seen is not None
+        return self._strategy.choose(candidates, call) if recorded or len(candidates) > 1 else candidates[0]
 
     def members(self) -> Sequence[Member]:
         """All upstreams, from memory: asks nobody."""
