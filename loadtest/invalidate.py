@@ -1,9 +1,9 @@
 """A store of many entries of ten models; one model is invalidated: how long the call takes, and what hits feel.
 
-    python -m loadtest invalidate [--entries 1000000] [--seconds 3]
+    python -m loadtest invalidate [--entries 1000000] [--seconds 3] [--store redis://127.0.0.1:6379/0]
 
-The entries are in a SQLite file; the proxy then serves hits of other models, one at a
-time, before, during and after the invalidation and the sweep that frees the memory of what ended.
+The entries are in a SQLite file, or in a Redis that should be empty; the proxy then serves hits of other models, one
+at a time, before, during and after the invalidation and the sweep that frees the memory of what ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from aiohttp import web
 
 from samewise.core.answer import Answer
 from samewise.core.entry import Entry
+from samewise.ports import StoreUnavailable
 from samewise.store.codec import Codec
+from samewise.store.factory import open_store
 from samewise.store.sqlite import SqliteStore
 
 MODELS = 10
@@ -38,15 +40,18 @@ class _Clock:
     monotonic = staticmethod(time.monotonic)
 
 
-async def measure(entries: int, seconds: float = 3.0) -> dict[str, Any]:
-    """Milliseconds of the call; medians and 99th percentiles of hits before, in the time after, and the sweep."""
+async def measure(entries: int, seconds: float = 3.0, store: str | None = None) -> dict[str, Any]:
+    """Milliseconds of the call; medians and 99th percentiles of hits before, in the time after, and the sweep.
+
+    `store` is the URL of a Redis; None for a file of its own.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "entries.db"
         began = time.perf_counter()
-        await _fill(path, entries)
+        await (_fill(path, entries) if store is None else _fill_redis(store, entries))
         filled = time.perf_counter() - began
         backend, url = await _backend()
-        process = await _proxy(Path(folder), path, url)
+        process = await _proxy(Path(folder), store or f"sqlite:///{path}", url)
         try:
             return {"entries": entries, "filled_s": round(filled, 1), **await _run(process, entries, seconds)}
         finally:
@@ -65,6 +70,22 @@ async def _fill(path: Path, entries: int) -> None:
     await store.ready()
     await store.close()
     await asyncio.to_thread(_write, path, codec, entries, now)
+
+
+async def _fill_redis(url: str, entries: int) -> None:
+    """Through the store's own door, which takes as many at a time as it is willing to hold."""
+    opened = await open_store(url, memory_bytes=0, timeout=10.0, clock=_Clock())
+    now, number = time.time(), 0
+    try:
+        while number < entries:
+            try:
+                await opened.store.put(_entry(number, now))
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+                continue
+            number += 1
+    finally:
+        await opened.close()
 
 
 def _write(path: Path, codec: Codec, entries: int, now: float) -> None:
@@ -119,10 +140,10 @@ async def _backend() -> tuple[web.AppRunner, str]:
     return runner, f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
 
 
-async def _proxy(folder: Path, store: Path, upstream: str) -> asyncio.subprocess.Process:
+async def _proxy(folder: Path, store: str, upstream: str) -> asyncio.subprocess.Process:
     config = folder / "samewise.toml"
     lines = ["[server]", "port = 0", "[admin]", "port = 0", "[verify]", "rate = 0", "[store]"]
-    lines += [f'url = "sqlite:///{store}"', "[[upstreams]]", f'url = "{upstream}"']
+    lines += [f'url = "{store}"', 'timeout = "1s"', "[[upstreams]]", f'url = "{upstream}"']
     config.write_text("\n".join(lines))
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -211,7 +232,8 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="loadtest invalidate", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--store", help="a Redis to fill, in place of a file")
     given = parser.parse_args(argv)
-    figures = asyncio.run(measure(given.entries, given.seconds))
+    figures = asyncio.run(measure(given.entries, given.seconds, given.store))
     print(json.dumps(figures, indent=2))
     return 0 if figures["call_ms"] < 100 else 1
