@@ -127,15 +127,15 @@ async def go_on(world: World, told: dict[str, int], stop: asyncio.Event) -> None
             if stop.is_set():
                 return
             seconds = world.chance.uniform(0.2, 1.2)
-            both = (first, second) if world.chance.random() < 0.4 and _apart(first, second) else (first,)
+            both = (first, second) if world.chance.random() < 0.4 and apart(first, second) else (first,)
             for fault in both:
                 told[fault.__name__] = told.get(fault.__name__, 0) + 1
             await asyncio.gather(*(fault(world, seconds) for fault in both))
             await asyncio.sleep(world.chance.uniform(0.0, 1.0))
 
 
-def _apart(first: Fault, second: Fault) -> bool:
-    """True where the two break different things."""
+def apart(first: Fault, second: Fault) -> bool:
+    """True where the two break different things: what is dead can't be frozen, nor told a lie."""
     return _place(first) != _place(second)
 
 

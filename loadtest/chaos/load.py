@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -89,16 +90,19 @@ async def ask(session: aiohttp.ClientSession, world: Peopled, asked: Asked, leav
     asked.ended = loop.time()
 
 
-async def everyone(world: World, requests: int, concurrency: int, seed: int) -> list[Asked]:
-    """So many questions, `concurrency` at a time."""
+async def everyone(
+    world: World, requests: int, concurrency: int, seed: int, seconds: float | None = None
+) -> list[Asked]:
+    """So many questions, `concurrency` at a time; none after so many `seconds`."""
     chance = random.Random(f"load {seed}")
     asked: list[Asked] = []
     connector = aiohttp.TCPConnector(limit=0)
     loop = asyncio.get_running_loop()
+    end = math.inf if seconds is None else loop.time() + seconds
     async with aiohttp.ClientSession(connector=connector, headers={"Content-Type": "application/json"}) as session:
 
         async def one() -> None:
-            while len(asked) < requests:
+            while len(asked) < requests and loop.time() < end:
                 this = question(chance, world, loop.time())
                 with contextlib.suppress(AssertionError):
                     this.generation = world.proxies[this.proxy].pid

@@ -21,8 +21,8 @@ PERSISTENCE = 50
 """How often an operator tries to have something done."""
 
 
-async def run(seed: int, *, requests: int, concurrency: int) -> dict[str, Any]:
-    """Figures of one run; `wrong` says what was, in words, at most twenty of them."""
+async def run(seed: int, *, requests: int, concurrency: int, seconds: float | None = None) -> dict[str, Any]:
+    """Figures of one run of so many requests, or `seconds`; `wrong` says what was, in words, at most twenty of them."""
     loop = asyncio.get_running_loop()
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="samewise-chaos-") as folder:
@@ -33,7 +33,7 @@ async def run(seed: int, *, requests: int, concurrency: int) -> dict[str, Any]:
             began = loop.time()
             breaking = asyncio.create_task(faults.go_on(world, broken, stop))
             operating = asyncio.create_task(_operate(world, ends))
-            asked = await load.everyone(world, requests, concurrency, seed)
+            asked = await load.everyone(world, requests, concurrency, seed, seconds)
             took = loop.time() - began
             stop.set()
             operating.cancel()
