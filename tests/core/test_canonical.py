@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samewise.core import canonical
@@ -18,6 +18,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(value=_JSON, sizes=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 4)))
 def test_in_steps_of_any_size_it_is_the_same_bytes(value: Any, sizes: tuple[int, int, int]) -> None:
     with pytest.MonkeyPatch.context() as patch:

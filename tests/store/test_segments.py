@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samewise.core import codec
@@ -42,6 +42,7 @@ def long_entry(name: str = "a", said: str = "", **fields: Any) -> Entry:
 # --- the rule ------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=400), size=st.integers(0, 100), data_too=st.data())
 def test_what_was_cut_is_whole_again_only_with_every_segment(data: bytes, size: int, data_too: st.DataObject) -> None:
     cut = segments.cut(data, size)
@@ -60,6 +61,7 @@ def test_what_was_cut_is_whole_again_only_with_every_segment(data: bytes, size: 
     assert segments.whole(told, cut.parts[:lost]) is None
 
 
+@settings(deadline=None)
 @given(entries, st.binary(max_size=80))
 def test_an_entry_is_never_taken_for_a_head(entry: Entry, other: bytes) -> None:
     assert segments.head(codec.encode(entry)) is None

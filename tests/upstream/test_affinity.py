@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samewise.core.route import ROUTED, prompt_prefix
@@ -39,6 +39,7 @@ def call(request: dict[str, object]) -> Call:
     return Call(method="POST", path="/v1/chat/completions", route=lambda: prompt_prefix(request))
 
 
+@settings(deadline=None)
 @given(first=st.binary(max_size=600), more=st.binary(max_size=600), tokens=st.integers(1, 40))
 def test_the_blocks_of_a_longer_prompt_begin_with_those_of_a_shorter_one(
     first: bytes, more: bytes, tokens: int
@@ -86,6 +87,7 @@ def test_a_prompt_is_routed_by_no_more_than_its_beginning(long: dict[str, object
     assert len(prompt_prefix({"model": "m", **long})) == ROUTED
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 200_000), max_size=300), st.lists(st.integers(0, 200_000), max_size=300))
 def test_more_tokens_after_the_same_tokens_share_their_blocks(first: list[int], more: list[int]) -> None:
     short, long = (prompt_prefix({"model": "m", "prompt": prompt}) for prompt in (first, first + more))
