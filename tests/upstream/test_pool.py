@@ -353,6 +353,23 @@ async def test_the_strategy_decides_among_the_eligible() -> None:
     assert strategy.offered == [urls[:2]] * 3
 
 
+@pytest.mark.parametrize(
+    ("told", "tokens"),
+    [
+        ({"resolved": {"cache_config": {"block_size": 128}}}, 128),
+        ({"block_size": 32}, 32),
+        ({"resolved": "?"}, 64),
+        ({"block_size": "large"}, 64),
+        ({}, 64),
+    ],
+)
+async def test_prefixes_are_cut_into_the_blocks_that_the_manifest_tells(told: dict[str, Any], tokens: int) -> None:
+    async with pool(Fake(manifest={**manifest(), **told})) as (made, _):
+        warmth = made.warmth(call(route=lambda: b"x" * 4096))
+        assert warmth is not None
+        assert (warmth.block_tokens, warmth.blocks) == (tokens, 1024 // tokens)
+
+
 async def test_a_rolling_update_serves_each_environment_from_its_own_members() -> None:
     """Under load every answer comes from the environment that was wanted, and no request fails that need not."""
     fakes = [Fake(manifest=manifest(A)) for _ in range(3)]

@@ -99,7 +99,8 @@ class Upstream:
         """Tokens of a block of its prefix cache, as its manifest says; 0 where it doesn't."""
         manifest = self.environment.manifest if self.environment is not None else {}
         resolved = manifest.get("resolved")
-        size = manifest.get("block_size", resolved.get("block_size") if isinstance(resolved, dict) else None)
+        cache = resolved.get("cache_config") if isinstance(resolved, dict) else None
+        size = manifest.get("block_size", cache.get("block_size") if isinstance(cache, dict) else None)
         return size if isinstance(size, int) and size > 0 else 0
 
     def member(self) -> Member:
