@@ -1,6 +1,5 @@
 """The launcher, the contract and the reference engine against the real vLLM."""
 
-import json
 import random
 import shutil
 import signal
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from samewise_backend import tiny_model as tiny
+from tests.support import adapter
 from tests.support.vllm import BackendServer, VllmServer, require_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -142,21 +140,6 @@ def test_long_seeded_prompts_at_once_leave_the_engine_alive(vllm_server: VllmSer
     assert vllm_server.call("GET", "/health").status == 200
 
 
-def _adapter(directory: Path, seed: int) -> Path:
-    """A LoRA adapter of rank 8 for the tiny model's query projections."""
-    directory.mkdir(exist_ok=True)
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for layer in range(4):
-        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
-        tensors[f"{name}.lora_A.weight"] = torch.randn(8, 256, generator=generator)
-        tensors[f"{name}.lora_B.weight"] = torch.randn(256, 8, generator=generator)
-    save_file(tensors, str(directory / "adapter_model.safetensors"))
-    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
-    (directory / "adapter_config.json").write_text(json.dumps(config | {"bias": "none", "lora_dropout": 0.0}))
-    return directory
-
-
 @pytest.fixture(scope="module")
 def changing_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """A vLLM of this module's own, whose model and adapters the tests change."""
@@ -202,14 +185,14 @@ def test_weights_replaced_while_vllm_runs_change_the_header_and_not_what_was_loa
 def test_adapters_loaded_while_vllm_runs_are_in_the_manifest(changing_server: VllmServer, tmp_path: Path) -> None:
     server = changing_server
     before = server.manifest()["id"]
-    directory = _adapter(tmp_path / "lora", seed=1)
+    directory = adapter.write(tmp_path / "lora", seed=1)
     body = {"lora_name": "lora", "lora_path": str(directory), "load_inplace": True}
     loaded = server.call("POST", "/v1/load_lora_adapter", body)
     assert loaded.status == 200, loaded.body
     first = server.manifest()
     assert first["id"] != before
     answer = server.complete("The cat", model="lora")["choices"][0]["token_ids"]
-    _adapter(directory, seed=2)
+    adapter.write(directory, seed=2)
     second = _until(
         server, lambda found: str(found["adapters"]["lora"]).startswith("sha256:") and found["id"] != first["id"]
     )

@@ -25,7 +25,7 @@ from tests.support.redis import free_port
 
 ROOT = Path(__file__).parents[2]
 MODEL_NAME = "tiny"
-START_TIMEOUT = 240.0
+START_TIMEOUT = 600.0
 STOP_TIMEOUT = 20.0
 
 
@@ -56,7 +56,7 @@ class BackendServer:
         self.model = model
         self.name = name
         self.port = free_port()
-        self._engine_args = list(engine_args)
+        self.engine_args = list(engine_args)
         self._options = list(options)
         self._environment = dict(environment or {})
         self._directory = Path(tempfile.mkdtemp(prefix="samewise-backend-"))
@@ -88,7 +88,7 @@ class BackendServer:
         """Start, and return at its ready line."""
         command = [self.python(), "-m", "samewise_backend.cli", "serve", "--engine", self.engine]
         command += ["--model", str(self.model), "--served-model-name", self.name, "--port", str(self.port)]
-        command += [*self._options, "--", *self.arguments(), *self._engine_args]
+        command += [*self._options, "--", *self.arguments(), *self.engine_args]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -160,9 +160,11 @@ class BackendServer:
             except subprocess.TimeoutExpired:
                 continue
 
-    def restart(self) -> None:
-        """End it and start it anew with the same options on the same port."""
+    def restart(self, engine_args: Sequence[str] | None = None) -> None:
+        """End it and start it anew on the same port, with the same options or other arguments for the engine."""
         self.kill()
+        if engine_args is not None:
+            self.engine_args = list(engine_args)
         self.start()
 
     def close(self) -> None:

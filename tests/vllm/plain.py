@@ -17,16 +17,14 @@ _ARGUMENTS = ("--enforce-eager", "--kv-cache-memory-bytes", "67108864", "--no-en
 
 
 class PlainVllm(VllmServer):
-    """On the model's folder, in float32 unless `dtype` says otherwise; ready when `/health` answers."""
-
-    dtype = "float32"
+    """On the model's folder, in float32 unless its arguments say otherwise; ready when `/health` answers."""
 
     def start(self) -> None:
         python = vllm_python()
         assert python is not None
         command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
         command += ["--served-model-name", self.name, "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--dtype", self.dtype, *_ARGUMENTS, *self._engine_args]
+        command += ["--dtype", "float32", *_ARGUMENTS, *self.engine_args]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -53,9 +51,3 @@ def _clean() -> Mapping[str, str]:
     import os
 
     return {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-
-
-class PlainBfloat16(PlainVllm):
-    """In bfloat16, where a batch takes other kernels than a request alone."""
-
-    dtype = "bfloat16"
