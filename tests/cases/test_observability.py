@@ -388,6 +388,7 @@ async def test_no_request_and_no_stop_waits_for_a_collector(make_proxy: MakeProx
     """Exporters are patient for ten minutes here: whoever waited for one of them would not end within this test."""
     broken, protocol = FAULTS[fault]
     with broken() as (url, hears):
+        began = asyncio.get_running_loop().time()
         proxy = await make_proxy(
             settings={"telemetry.otlp_endpoint": url},
             env={
@@ -411,7 +412,8 @@ async def test_no_request_and_no_stop_waits_for_a_collector(make_proxy: MakeProx
         async with proxy.stream(asked("streamed")) as streaming:
             assert [data async for data in streaming.data()][-1] == "[DONE]"
         assert await proxy.metric("samewise_requests_total") >= 321
-        assert len([line for line in proxy.log if "telemetry can't be exported" in line]) <= 1
+        told = len([line for line in proxy.log if "telemetry can't be exported" in line])
+        assert told <= 1 + (asyncio.get_running_loop().time() - began) / 30, "one in half a minute"
         proxy.signal(signal.SIGTERM)
         async with asyncio.timeout(60):
             assert await proxy.ended() == 0
@@ -424,6 +426,7 @@ async def test_a_collector_that_is_gone_costs_no_time_and_no_memory_under_load(
 ) -> None:
     baseline = await make_proxy(settings={"telemetry.otlp_endpoint": collector.url}, env=SOON)
     endpoint = "http://127.0.0.1:9" if fault == "refused" else silent
+    began = asyncio.get_running_loop().time()
     proxy = await make_proxy(settings={"telemetry.otlp_endpoint": endpoint}, env=SOON)
     for each in (baseline, proxy):
         await each.post(B0)
@@ -436,7 +439,7 @@ async def test_a_collector_that_is_gone_costs_no_time_and_no_memory_under_load(
     assert middle[proxy] < 3 * middle[baseline]
     assert _memory(proxy) - before < 64 * 1024
     complaints = [line for line in proxy.log if "telemetry can't be exported" in line]
-    assert len(complaints) <= 1
+    assert len(complaints) <= 1 + (asyncio.get_running_loop().time() - began) / 30, "one in half a minute"
 
 
 def _memory(proxy: Proxy) -> int:
