@@ -28,6 +28,8 @@ from tests.support.vllm import BackendServer, VllmServer
 AGENTS, REPEATED, COMMON = 6, 0.8, 3
 """Agents; the share of its own steps that each repeats; how many agents come by a new step, about."""
 TOKENS = 16
+ROUNDS = 10
+"""Times that each step is asked again afterwards, and its answer recomputed."""
 COMMAND = "python -m loadtest sessions"
 _LIMIT = 1800.0
 _SYSTEM = "You plan one step at a time and call the tools that you are given. " * 12
@@ -83,7 +85,7 @@ async def walk(url: str, model: str, walks: Sequence[Sequence[int]]) -> tuple[li
 
 
 async def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Without and with, on the same server; then every hit recomputed."""
+    """Without and with, on the same server; hits are recomputed in the background, and each step again afterwards."""
     walks = sessions(given.steps, given.seed)
     made = VllmServer if given.engine == "vllm" else BackendServer
     server = await asyncio.to_thread(
@@ -96,10 +98,8 @@ async def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         async with Proxy(folder / "proxy", server.base_url, settings=settings) as proxy:
             times, outcomes = await walk(f"{proxy.url}/v1", server.name, walks)
 
-            async def verified() -> bool:
-                return await proxy.metric("samewise_verifications_total") >= outcomes["HIT"]
-
-            await until(verified, _LIMIT, 0.5)
+            for step in sorted({step for steps in walks for step in steps}) * ROUNDS:
+                await _recomputed(proxy, body(server.name, step))
             status = await proxy.admin("GET", "/status")
     finally:
         await asyncio.to_thread(server.close)
@@ -115,6 +115,17 @@ async def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "with": _times(times),
         "consistency": next(iter(status["consistency"].values())),
     }
+
+
+async def _recomputed(proxy: Proxy, asked: dict[str, Any]) -> None:
+    """Ask what is kept, and wait for a recomputation that followed."""
+    before = await proxy.metric("samewise_verifications_total")
+    await proxy.post(asked)
+
+    async def more() -> bool:
+        return await proxy.metric("samewise_verifications_total") > before
+
+    await until(more, _LIMIT, 0.05)
 
 
 def _times(seconds: Sequence[float]) -> dict[str, float]:
