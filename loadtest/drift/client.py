@@ -14,6 +14,8 @@ from loadtest.drift.figures import Output
 AT = 20
 """Tokens that each answer has when the update comes."""
 COLD, WARM = 0.7, 1.2
+PAUSE = 0.1
+"""Seconds by which the engine's steps are longer until the update is made: who is busy comes in time, too."""
 TOKENS = 128
 _PROMPTS = (
     "The old clock",
@@ -31,10 +33,19 @@ def questions(model: str, count: int, **members: Any) -> list[dict[str, Any]]:
     return [{**same, "prompt": _PROMPTS[at % len(_PROMPTS)], "seed": 1000 + at, **members} for at in range(count)]
 
 
+Pace = Callable[[float], Awaitable[object]]
+"""Sets by how many seconds each step of the engine is longer from now on."""
+
+
 async def run(
-    base_url: str, bodies: Sequence[dict[str, Any]], update: Callable[[], Awaitable[object]] | None = None
+    base_url: str,
+    bodies: Sequence[dict[str, Any]],
+    update: Callable[[], Awaitable[object]] | None = None,
+    pace: Pace | None = None,
 ) -> list[Output]:
-    """The answers to all, asked at once. `update` is called once, while they run."""
+    """The answers to all, asked at once. `update` is called once, while they run, at a `pace` that waits for it."""
+    if pace is not None:
+        await pace(PAUSE)
     limits = aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits) as session:
         reached = [asyncio.Event() for _ in bodies]
@@ -46,6 +57,8 @@ async def run(
                 await update()
                 if any(answer.done() for answer in answers):
                     raise RuntimeError("the update came after an answer had ended: ask for more tokens")
+            if pace is not None:
+                await pace(0.0)
             return list(await asyncio.gather(*answers))
         finally:
             for answer in answers:

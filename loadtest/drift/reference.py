@@ -14,7 +14,7 @@ from loadtest.drift import cost
 from loadtest.drift.client import AT, COLD, WARM, questions, run
 from loadtest.drift.figures import compare
 from loadtest.drift.samewise import through_samewise
-from loadtest.drift.shared import ProcessWide
+from loadtest.drift.shared import Paced, ProcessWide
 from samewise_backend import model_files, reference, tiny_model
 from samewise_backend.language_model import LanguageModel
 from samewise_backend.sampler import RequestSampler, SamplerFactory
@@ -49,19 +49,21 @@ async def experiment(requests: int, pairs: int) -> dict[str, Any]:
         options = options_of(tiny_model.write(Path(folder) / "tiny"))
         asked = questions(MODEL, requests, temperature=COLD)
         left_out = questions(MODEL, requests)
-        async with serving(options, RequestSampler) as (url, model):
+        isolated = Paced(RequestSampler, requests)
+        async with serving(options, isolated.sampler) as (url, model):
             control = await run(url, asked)
             again = await run(url, asked)
             warm = await run(url, questions(MODEL, requests, temperature=WARM))
-            through, later = await through_samewise(url, Path(folder), left_out)
+            through, later = await through_samewise(url, Path(folder), left_out, isolated.pace)
             taken = cost.measure(model, pairs) if pairs else None
         process = ProcessWide(COLD)
 
         async def update() -> None:
             process.temperature = WARM
 
-        async with serving(options, process.sampler) as (url, _):
-            drifted = await run(url, asked, update)
+        shared = Paced(process.sampler, requests)
+        async with serving(options, shared.sampler) as (url, _):
+            drifted = await run(url, asked, update, shared.pace)
     return {
         "engine": "reference",
         "update": {"from": COLD, "to": WARM, "after_tokens": AT},

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.drift.client import COLD, WARM, run
+from loadtest.drift.client import COLD, WARM, Pace, run
 from loadtest.drift.figures import Output
 from tests.support.proxy import Proxy
 
 
 async def through_samewise(
-    upstream: str, folder: Path, bodies: Sequence[dict[str, Any]]
+    upstream: str, folder: Path, bodies: Sequence[dict[str, Any]], pace: Pace
 ) -> tuple[list[Output], list[Output]]:
     """Answers that ran while the profile changed, and answers to the same requests afterwards."""
     settings = {"sampling.profiles.default.match": "*", "sampling.profiles.default.temperature": COLD}
@@ -22,5 +22,5 @@ async def through_samewise(
         async def update() -> None:
             await proxy.admin("PUT", "/profiles/default", {"values": {"temperature": WARM}, "reason": "drift"})
 
-        during = await run(base_url, bodies, update)
+        during = await run(base_url, bodies, update, pace)
         return during, await run(base_url, bodies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -29,6 +30,38 @@ class _Reading:
     def choose(self, logits: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> int:
         if self._process.temperature != self._asked:
             logits.mul_(self._asked / self._process.temperature)
+        return self._inner.choose(logits, prompt, output)
+
+
+class Paced:
+    """Samplers of a factory, each of which first waits its share of a step's `pause` (seconds)."""
+
+    def __init__(self, factory: SamplerFactory, requests: int) -> None:
+        self.pause = 0.0
+        self._factory = factory
+        self._requests = requests
+
+    def sampler(self, values: Sampling) -> Sampler:
+        """One for a request among `requests`."""
+        return _Waiting(self, self._factory(values))
+
+    def wait(self) -> None:
+        """What each of them does before it chooses; the engine's thread is held up, and nothing else."""
+        if self.pause:
+            time.sleep(self.pause / self._requests)
+
+    async def pace(self, seconds: float) -> None:
+        """Set the pause."""
+        self.pause = seconds
+
+
+class _Waiting:
+    def __init__(self, paced: Paced, inner: Sampler) -> None:
+        self._paced = paced
+        self._inner = inner
+
+    def choose(self, logits: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> int:
+        self._paced.wait()
         return self._inner.choose(logits, prompt, output)
 
 

@@ -36,15 +36,23 @@ async def _experiment(server: VllmServer, folder: Path, requests: int) -> dict[s
     control = await run(url, asked)
     again = await run(url, asked)
     warm = await run(url, questions(model, requests, temperature=WARM))
-    through, later = await through_samewise(url, folder, questions(model, requests))
+
+    async def tell(method: str, value: float) -> int:
+        body = {"method": method, "args": [str(value)]}
+        answer = await asyncio.to_thread(server.call, "POST", "/collective_rpc", body)
+        if answer.status != 200:
+            raise RuntimeError(f"vLLM's worker was not told: {answer.status} {answer.body!r}")
+        return int(answer.json()["results"][0])
+
+    async def pace(seconds: float) -> None:
+        await tell("drift_pause", seconds)
 
     async def update() -> None:
-        body = {"method": "drift", "args": [str(WARM)]}
-        answer = await asyncio.to_thread(server.call, "POST", "/collective_rpc", body)
-        if answer.status != 200 or not int(answer.json()["results"][0]):
-            raise RuntimeError(f"vLLM's worker changed nothing: {answer.status} {answer.body!r}")
+        if not await tell("drift", WARM):
+            raise RuntimeError("vLLM's worker changed nothing")
 
-    drifted = await run(url, asked, update)
+    through, later = await through_samewise(url, folder, questions(model, requests), pace)
+    drifted = await run(url, asked, update, pace)
     return {
         "engine": "vllm",
         "update": {"from": COLD, "to": WARM, "after_tokens": AT},
