@@ -1,6 +1,7 @@
 """Two vLLMs, many conversations: prefix tokens reused and time to first token by strategy; then one of them is killed.
 
-`python -m loadtest conversations [--conversations N] [--turns N] [--blocks N] [--shared] [--json FILE] [--page FILE]`
+`python -m loadtest conversations [--conversations N] [--turns N] [--blocks N] [--at-once N] [--shared]
+[--json FILE] [--page FILE]`
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -27,7 +28,7 @@ from tokenizers import Tokenizer
 
 from loadtest.page import renewed
 from samewise_backend import tiny_model
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, until
 from tests.support.vllm import VllmServer
 
 SHAPE = tiny_model.Shape(hidden=512, intermediate=1376)
@@ -35,7 +36,6 @@ BLOCK_BYTES = 128 * SHAPE.layers * 2 * SHAPE.kv_heads * (SHAPE.hidden // SHAPE.h
 """Keys and values of 128 tokens, vLLM's block on a CPU, in float32."""
 SYSTEM, SAID, ANSWERED = 512, 100, 24
 """Tokens of the system prompt, of what the user says in a turn, and of an answer."""
-AT_ONCE = 4
 COMMAND = "python -m loadtest conversations"
 _NAMES = ("strategy", "requests", "prompt tokens", "reused", "share", "first token, median", "p90", "seconds")
 
@@ -82,13 +82,15 @@ class Talks:
         self.messages[number].append({"role": "assistant", "content": text})
 
 
-async def converse(proxy: Proxy, model: str, talks: Talks, turns: int, half: Callable[[], None] | None = None) -> Seen:
-    """All turns of all conversations, `AT_ONCE` at a time; `half` is called once, when half of them are done.
+async def converse(
+    proxy: Proxy, model: str, talks: Talks, turns: int, *, at_once: int, half: Callable[[], Awaitable[None]]
+) -> Seen:
+    """All turns of all conversations, so many at a time; `half` is awaited once, within the turn after the middle.
 
     A request that fails is counted, and asked twice more as OpenAI's client does. Raises RuntimeError where that fails.
     """
-    seen, slots, done = Seen(), asyncio.Semaphore(AT_ONCE), 0
-    total = turns * len(talks.messages)
+    seen, slots, done = Seen(), asyncio.Semaphore(at_once), 0
+    middle = turns // 2 * len(talks.messages) + len(talks.messages) // 4
 
     async def one(number: int) -> None:
         nonlocal done
@@ -97,8 +99,8 @@ async def converse(proxy: Proxy, model: str, talks: Talks, turns: int, half: Cal
             text = await patiently(proxy, body, seen)
             talks.answered(number, text)
             done += 1
-            if half is not None and done == total // 2:
-                half()
+            if done == middle:
+                await half()
 
     for _ in range(turns):
         await asyncio.gather(*(one(number) for number in talks.turn()))
@@ -132,7 +134,7 @@ async def ask(proxy: Proxy, body: dict[str, Any], seen: Seen) -> str:
                 break
             event = json.loads(data)
             if "error" in event:
-                raise RuntimeError("cut after the first byte" if text else "an error before the first token")
+                raise RuntimeError("cut in the middle" if text else "an error before the first token")
             usage = event.get("usage") or usage
             for choice in event["choices"]:
                 text += choice["delta"].get("content") or ""
@@ -140,7 +142,7 @@ async def ask(proxy: Proxy, body: dict[str, Any], seen: Seen) -> str:
                 first = first or (time.perf_counter() if text else 0.0)
         seen.statuses[stream.headers.get("x-samewise-cache", "")] += 1
     if not finished:
-        raise RuntimeError("cut after the first byte")
+        raise RuntimeError("cut in the middle")
     seen.first.append(first - began)
     seen.prompt += usage["prompt_tokens"]
     seen.reused += (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
@@ -168,11 +170,15 @@ async def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with two_servers(model, given.blocks) as servers:
         urls = [server.base_url for server in servers]
 
-        async def run(name: str, strategy: str, count: int, turns: int, half: Callable[[], None] | None = None) -> Seen:
-            settings = {"routing.strategy": strategy}
-            async with Proxy(folder / name, *urls, settings=settings) as proxy:
+        async def run(name: str, strategy: str, count: int, turns: int, kills: VllmServer | None = None) -> Seen:
+            async with Proxy(folder / name, *urls, settings={"routing.strategy": strategy}) as proxy:
+
+                async def half() -> None:
+                    if kills is not None:
+                        await kill_busy(proxy, kills)
+
                 talks = Talks(tokenizer, name, count, shared=given.shared)
-                return await converse(proxy, servers[0].name, talks, turns, half)
+                return await converse(proxy, servers[0].name, talks, turns, at_once=given.at_once, half=half)
 
         await run("warm", "round-robin", 4, 1)
         rows = []
@@ -180,7 +186,7 @@ async def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             began = time.monotonic()
             seen = await run(f"by-{strategy}", strategy, given.conversations, given.turns)
             rows.append(_row(strategy, seen, time.monotonic() - began))
-        seen = await run("killed", "prefix", given.conversations, given.turns, lambda: kill(servers[1]))
+        seen = await run("killed", "prefix", given.conversations, given.turns, servers[1])
     return {
         "conversations": given.conversations,
         "turns": given.turns,
@@ -194,8 +200,14 @@ async def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def kill(server: VllmServer) -> None:
-    """As a machine that loses its power."""
+async def kill_busy(proxy: Proxy, server: VllmServer) -> None:
+    """As a machine that loses its power while it computes."""
+
+    async def computes() -> bool:
+        items = (await proxy.admin("GET", "/upstreams"))["items"]
+        return any(item["running"] for item in items if item["url"] == server.base_url)
+
+    await until(computes, 120.0, 0.01)
     os.killpg(server.pid, signal.SIGKILL)
 
 
@@ -224,7 +236,7 @@ def table(figures: dict[str, Any]) -> str:
         rows.append("| " + " | ".join([*cells, f"{each['seconds']:,.0f}"]) + " |")
     more, less = gains(figures)
     killed = figures["killed"]
-    failed = ", ".join(f"{count} {what}" for what, count in killed["failed"].items()) or "none"
+    failed = ", ".join(f"{count} ({what})" for what, count in killed["failed"].items()) or "none"
     return "\n".join(
         [
             *rows,
@@ -248,7 +260,8 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--conversations", type=int, default=40)
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--blocks", type=int, default=180, help="of 128 tokens, in the cache of each server")
+    parser.add_argument("--blocks", type=int, default=160, help="of 128 tokens, in the cache of each server")
+    parser.add_argument("--at-once", type=int, default=2, help="requests at a time")
     parser.add_argument("--shared", action="store_true", help="one system prompt for all conversations")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--page", type=Path, help="renew the table between the marks of this page")

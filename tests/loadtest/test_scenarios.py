@@ -46,7 +46,7 @@ def test_what_prefix_gains_over_round_robin_is_told() -> None:
     told = conversations.table(figures)
     assert "| `prefix` | 240 | 1,000 | 600 | 60% | 600 ms | 2,000 ms | 60 |" in told
     assert (
-        "240 of 240 answered; failed at first: 2 502 before the first byte; 2 of these answered when asked again"
+        "240 of 240 answered; failed at first: 2 (502 before the first byte); 2 of these answered when asked again"
         in told
     )
 
