@@ -177,7 +177,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     `environment`: only a member of this environment may answer (None: any). `route` makes what affinity
     looks at (`core.route.prompt_prefix`), when it is looked at. `headers` are the client's end-to-end fields.
-    `hedge`: another member may be asked as well where the first is slow to begin.
+    `hedge`: another member may be asked as well where the first is slow to begin, or dies before it does.
     """
 
     method: str

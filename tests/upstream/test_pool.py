@@ -46,6 +46,19 @@ async def pool(
         yield made, urls
 
 
+class First:
+    """A strategy that takes whoever is listed first, and notes who was offered."""
+
+    seen = None
+
+    def __init__(self) -> None:
+        self.offered: list[list[str]] = []
+
+    def choose(self, candidates: Sequence[C], call: Call) -> C:
+        self.offered.append([candidate.url for candidate in candidates])
+        return candidates[0]
+
+
 async def ask(made: Pool, **more: Any) -> str:
     """Who answered."""
     exchange = await made.open(call(**more))
@@ -150,6 +163,37 @@ async def test_what_may_have_run_is_not_asked_of_another() -> None:
             assert other.generated == 1
         finally:
             await made.close()
+
+
+@pytest.mark.parametrize(("deadly", "answered"), [(1, True), (2, False)])
+async def test_a_question_with_one_answer_is_asked_of_one_other_where_an_upstream_died_over_it(
+    deadly: int, answered: bool
+) -> None:
+    died = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal died
+        head, _ = await read_request(reader)
+        if head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 404 X\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        else:
+            died += 1
+
+    other = Fake(manifest=manifest())
+    async with AsyncExitStack() as stack:
+        bad = [await stack.enter_async_context(tcp(talk)) for _ in range(deadly)]
+        good = await stack.enter_async_context(http(other))
+        options = [UpstreamOptions(url=url) for url in (*bad, good)]
+        made = open_upstreams(options, FAST, LONG, Wall(), strategy=First())
+        stack.push_async_callback(made.close)
+        await made.start()
+        if answered:
+            assert await ask(made, hedge=True) == good
+        else:
+            with pytest.raises(UpstreamFailed) as caught:
+                await ask(made, hedge=True)
+            assert (caught.value.kind, caught.value.sent) == ("cut", True)
+    assert (died, other.generated) == (deadly, int(answered))
 
 
 async def test_all_are_tried_before_a_request_fails_and_all_the_same_when_none_is_healthy() -> None:
@@ -336,20 +380,10 @@ async def test_a_pool_of_none_says_what_to_do_and_twice_the_same_is_refused() ->
 
 
 async def test_the_strategy_decides_among_the_eligible() -> None:
-    class First:
-        seen = None
-
-        def __init__(self) -> None:
-            self.offered: list[list[str]] = []
-
-        def choose(self, candidates: Sequence[C], call: Call) -> C:
-            self.offered.append([candidate.url for candidate in candidates])
-            return min(candidates, key=lambda candidate: candidate.url)
-
     strategy = First()
     fakes = [Fake(manifest=manifest(identity)) for identity in (A, A, B)]
     async with pool(*fakes, strategy=strategy) as (made, urls):
-        assert {await ask(made, environment=A) for _ in range(3)} == {min(urls[:2])}
+        assert {await ask(made, environment=A) for _ in range(3)} == {urls[0]}
     assert strategy.offered == [urls[:2]] * 3
 
 

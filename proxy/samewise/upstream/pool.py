@@ -21,7 +21,8 @@ class Pool:
     """Implements `ports.Engine`, `Roster` and `Prefixes`. Runs on one event loop; `start` it there, and `close` it.
 
     A request that can't have reached an upstream (no connection) is tried on the next eligible one, until
-    none is left; one that may have run is not repeated.
+    none is left. One that may have run is not repeated, but for a question whose answer is the same whoever
+    gives it: where an upstream died over it, one other is asked, and no third.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Pool:
 
     async def _open(self, call: Call, tried: list[Upstream]) -> Exchange:
         """On one after the other; `tried` are those that are not asked (again)."""
+        died = False
         while True:
             candidates = self._eligible(call, tried)
             if not candidates:
@@ -114,10 +116,10 @@ class Pool:
             try:
                 return await member.open(call)
             except UpstreamFailed as failure:
-                if failure.sent or failure.kind != "unreachable" or not isinstance(call.body, bytes):
+                repeats = call.hedge and not died if failure.kind == "cut" else failure.kind == "unreachable"
+                if not repeats or not isinstance(call.body, bytes) or not self._eligible(call, tried):
                     raise
-                if not self._eligible(call, tried):
-                    raise
+                died = died or failure.sent
 
     def _choose(self, candidates: Sequence[Upstream], call: Call) -> Upstream:
         """Where there is no choice, the strategy is told all the same of what it keeps a record of."""
