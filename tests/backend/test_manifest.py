@@ -219,4 +219,4 @@ def test_ten_gigabytes_take_no_time_once_they_are_known(tmp_path: Path) -> None:
         (cache / state.key()).write_text("1" * 64)
     begun = time.perf_counter()
     manifest.read(listers, Digests(cache))
-    assert time.perf_counter() - begun < 1.0
+    assert time.perf_counter() - begun < 2.0

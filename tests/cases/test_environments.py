@@ -322,10 +322,11 @@ async def test_under_verified_only_what_agrees_with_itself_becomes_active(make_p
         assert await active(proxy) == [OLD]
 
 
+@pytest.mark.parametrize("told", [NEW, "", "a" * 129], ids=["another", "empty", "too-long"])
 async def test_an_answer_whose_environment_is_another_is_served_and_kept_by_nobody(
-    proxy: Proxy, mb: MockBackend
+    proxy: Proxy, mb: MockBackend, told: str
 ) -> None:
-    mb.once(Script(headers={"x-samewise-environment": NEW}))
+    mb.once(Script(headers={"x-samewise-environment": told}))
     answered = await proxy.post(B0)
     assert (answered.status, answered.cache, answered.reason) == (200, "MISS", "environment-changed")
     assert (await proxy.post(B0)).cache == "MISS"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from samewise.core.fingerprint import Environment
@@ -137,6 +138,13 @@ def test_sampling_on_unknown_defaults_must_be_spelled_out(environment: Environme
     assert key_of(WARM, environment=environment, assume_defaults=True)
     profile = Snapshot(profile="p", version=1, values={"top_p": 0.9})
     assert key_of(WARM, environment=environment, snapshot=profile)
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": "x"}, {"temperature": -5}, {"top_p": 9}, {"top_k": 1.5}])
+def test_defaults_that_can_be_no_such_value_are_unknown(wrong: dict[str, Any]) -> None:
+    environment = msgspec.structs.replace(VLLM, defaults={**(VLLM.defaults or {}), **wrong})
+    assert reason_of(WARM, environment=environment) is Reason.UNKNOWN_DEFAULTS
+    assert key_of(B0, environment=environment)
 
 
 def test_nothing_is_filled_in_where_defaults_are_unknown() -> None:

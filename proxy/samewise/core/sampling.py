@@ -15,7 +15,6 @@ import msgspec
 from samewise.core.canonical import normalise
 from samewise.core.dialects import GREEDY_IGNORES, NEUTRAL, Dialect, dialect, member
 from samewise.core.families.contract import Family
-from samewise.core.fingerprint import Environment
 from samewise.core.plan import Context, Snapshot
 from samewise.core.reason import Reason
 
@@ -66,7 +65,7 @@ def with_profile(family: str, request: Mapping[str, Any], snapshot: Snapshot) ->
 def resolve(family: Family, request: Mapping[str, Any], context: Context) -> Effective:
     """The effective request of a sampled family, for a known environment (`context.environment` is not None).
 
-    Defaults are spelled out only where they are known (`Environment.defaults` is not None): in the key always,
+    Defaults are spelled out only where they are known (`Environment.defaults` is there and usable): in the key always,
     in what is sent where the engine is known to read the field. Where they are unknown nothing is filled in,
     so that the answer is what the backend alone would give.
 
@@ -85,8 +84,9 @@ def resolve(family: Family, request: Mapping[str, Any], context: Context) -> Eff
     sent, origins = with_profile(family.name, request, context.snapshot)
     known = dialect(environment.engine, family.name)
     extra: dict[str, Any] = {}
-    if environment.defaults is not None:
-        _fill_defaults(family.name, environment, known, sent=sent, extra=extra, origins=origins)
+    defaults = _usable(environment.defaults)
+    if defaults is not None:
+        _fill_defaults(family.name, defaults, known, sent=sent, extra=extra, origins=origins)
     temperature = _value("temperature", sent, extra)
     if known is not None:
         _as_engine_reads(known, temperature, sent, extra)
@@ -102,7 +102,7 @@ def resolve(family: Family, request: Mapping[str, Any], context: Context) -> Eff
     heard = family.seeded and (known is None or "seed" in known.fields)
     reproducible = greedy or (heard and seed_of(sent.get("seed")) is not None)
     certain = (
-        environment.defaults is not None
+        defaults is not None
         or environment.origin == _VOUCHED
         or context.assume_defaults
         or greedy
@@ -140,14 +140,13 @@ def is_zero(value: object) -> bool:
 
 def _fill_defaults(
     family: str,
-    environment: Environment,
+    manifest: Mapping[str, Any],
     known: Dialect | None,
     *,
     sent: dict[str, Any],
     extra: dict[str, Any],
     origins: dict[str, str],
 ) -> None:
-    manifest = environment.defaults or {}
     documented = known.defaults if known is not None else {}
     for name in {**NEUTRAL, **documented}:
         value, origin = (manifest[name], MANIFEST) if _told(manifest, name) else (documented.get(name), ENGINE)
@@ -165,6 +164,12 @@ def _fill_defaults(
     if limit is not None and family != "completions" and all(sent.get(name) is None for name in _LENGTHS):
         extra[field] = limit
         origins[field] = MANIFEST
+
+
+def _usable(defaults: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A backend's generation defaults; None where they aren't told, or one of them can be no such value."""
+    told = {name: value for name, value in (defaults or {}).items() if name in NEUTRAL and value is not None}
+    return None if validate(told) else defaults
 
 
 def _told(manifest: Mapping[str, Any], name: str) -> bool:

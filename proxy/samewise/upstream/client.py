@@ -73,7 +73,7 @@ class Client:
             response,
             headers=incoming(response.headers.items(), body=call.method != "HEAD"),
             member=self.base,
-            environment=named or environment,
+            environment=environment if named is None else named,
             instance=instance,
             concurrency=concurrency,
             started=started,
@@ -132,9 +132,9 @@ class Client:
 
 
 def _named(response: aiohttp.ClientResponse) -> str | None:
-    """The environment that the answer itself names, where that can be an id."""
-    value = response.headers.get(ENVIRONMENT_HEADER, "")
-    return value if 0 < len(value) <= MAX_ID else None
+    """The environment that the answer itself names; empty where that can be no id, None where it names none."""
+    value = response.headers.get(ENVIRONMENT_HEADER)
+    return value if value is None or len(value) <= MAX_ID else ""
 
 
 def _payload(body: bytes | AsyncIterator[bytes]) -> bytes | io.BytesIO | AsyncIterator[bytes] | None:
