@@ -37,12 +37,12 @@ for command in commands:
 )
 @click.option("--upstream", "upstreams", multiple=True, metavar="URL", help="Base URL of a backend, with its /v1.")
 @click.option("--host", help="Address of the data port.")
-@click.option("--port", type=int, help="Data port.")
+@click.option("--port", metavar="NUMBER", help="Data port.")
 @click.option("--admin-host", help="Address of the admin port.")
-@click.option("--admin-port", type=int, help="Admin port.")
+@click.option("--admin-port", metavar="NUMBER", help="Admin port.")
 @click.option("--store", metavar="URL", help="memory://, sqlite:///PATH, redis://HOST:PORT, ...")
-@click.option("--workers", type=int, help="Processes that share the ports.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines are written.")
+@click.option("--workers", metavar="NUMBER", help="Processes that share the ports.")
+@click.option("--log-format", metavar="[text|json]", help="How log lines are written.")
 def serve(config: Path | None, upstreams: tuple[str, ...], **flags: Any) -> None:
     """Answer requests until SIGTERM or Ctrl-C."""
     from samewise.settings import SettingsError, load
@@ -113,7 +113,6 @@ async def _supervise(settings: Settings) -> int:
     from samewise.workers.supervisor import Failed, Supervisor, private_folder, shared
 
     log = Log(logging.getLogger("samewise"))
-    log.info("settings", **flat(settings))
     host, port = settings.server.host, settings.server.port
     data = [bind(host, port, "[server] port", shared=True)]
     while len(data) < settings.server.workers:
@@ -132,8 +131,13 @@ async def _supervise(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
+
+    def ready() -> None:
+        log.info("settings", **flat(settings))
+        _tell_ready(url, admin_url)
+
     try:
-        return await supervisor.run(lambda: _tell_ready(url, admin_url))
+        return await supervisor.run(ready)
     except Failed as failed:
         return failed.code
     finally:

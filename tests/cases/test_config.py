@@ -21,10 +21,14 @@ DOCS = Path(__file__).parents[2] / "docs"
     [
         (["--store", "nowhere://"], {}, "[store] url"),
         (["--upstream", "ftp://x"], {}, "url"),
+        (["--log-format", "xml"], {}, "[telemetry] log_format"),
+        (["--workers", "few"], {}, "[server] workers"),
+        ([], {"SAMEWISE_AUTH__KEYS": "abc", "SAMEWISE_AUTH__FORWARD": "true"}, "SAMEWISE_AUTH__KEYS"),
+        ([], {"SAMEWISE_UPSTREAMS": "http://x"}, "SAMEWISE_UPSTREAMS"),
         ([], {"SAMEWISE_STORE__TTL": "soon"}, "ttl"),
         ([], {"SAMEWISE_STOER__TTL": "1"}, "SAMEWISE_STOER__TTL"),
     ],
-    ids=["flag", "upstream", "value", "name"],
+    ids=["flag", "upstream", "choice", "number", "list", "lists", "value", "name"],
 )
 def test_a_wrong_flag_or_variable_ends_the_start_in_one_line_that_names_it(
     tmp_path: Path, flags: list[str], variables: dict[str, str], named: str

@@ -47,7 +47,10 @@ def watch_keys(settings: Settings, control: Control, telemetry: Telemetry) -> Ke
     if not auth.file:
         control.use_keys(_keys(auth.keys))
     else:
-        control.use_keys(_keys((*auth.keys, *load_keys(auth.file))), guarded=True)
+        try:
+            control.use_keys(read(), guarded=True)
+        except ValueError as error:
+            raise SettingsError("[auth] file", str(error)) from None
     if control.keyring.guarded and auth.salt:
         known = settings.store.secret or "\n".join(sorted(key.sha256 for key in control.keyring.configured))
         control.salts = hashlib.sha256(b"samewise salts\n" + known.encode()).digest()

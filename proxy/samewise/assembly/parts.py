@@ -27,9 +27,12 @@ class SystemClock:
 
 
 def bind(host: str, port: int, setting: str, *, shared: bool) -> socket.socket:
-    """A bound socket. Raises SettingsError naming the setting."""
+    """A bound socket. Raises SettingsError naming the setting, or the host beside it where that is what's wrong."""
     try:
         return server.bind(host, port, shared=shared)
+    except socket.gaierror as error:
+        problem = f"should be an address of this machine; {host} is none ({error.strerror})"
+        raise SettingsError(setting.replace(" port", " host"), problem) from None
     except OSError as error:
         problem = f"{host}:{port} can't be bound ({error.strerror or error}); choose another"
         raise SettingsError(setting, problem) from None

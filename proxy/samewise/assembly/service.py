@@ -50,7 +50,6 @@ async def running(settings: Settings, worker: Worker | None = None) -> AsyncIter
     log = Log(logging.getLogger("samewise"))
     admin_socket: socket.socket | None
     if worker is None:
-        log.info("settings", **flat(settings))
         data_socket = bind(settings.server.host, settings.server.port, "[server] port", shared=False)
         admin_socket = bind(settings.admin.host, settings.admin.port, "[admin] port", shared=False)
     else:
@@ -78,6 +77,8 @@ async def running(settings: Settings, worker: Worker | None = None) -> AsyncIter
     engine = open_engine(settings, clock, on_change)
     sight = Together(telemetry, worker.siblings if worker is not None else None)
     house = build_house(settings, clock=clock, stores=stores, engine=engine, telemetry=telemetry, sight=sight)
+    if worker is None:
+        log.info("settings", **flat(settings))
 
     protocols = server.make_server(house.data.handle, house.hot, patience=settings.server.patience)
     runner = web.AppRunner(house.admin.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)

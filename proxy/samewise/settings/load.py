@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import (
@@ -214,8 +214,27 @@ def explain(error: ValidationError) -> SettingsError:
 
 def _unreadable(error: UnreadableVariable) -> SettingsError:
     field = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
+    whole = f"{PREFIX}{field.upper()}"
+    unread = (name for name in os.environ if name.upper().startswith(f"{whole}__") and not _is_json(os.environ[name]))
+    lists = (name for name in unread if _is_list(name.upper().removeprefix(PREFIX).lower().split("__")))
+    variable = next(lists, whole) if _is_json(os.environ.get(whole, "{}")) else whole
     example = """'[{"url": "http://127.0.0.1:8000/v1"}]'""" if field == "upstreams" else "'{...}'"
-    return SettingsError(f"{PREFIX}{field.upper()}", f"should be JSON, such as {example}")
+    return SettingsError(variable, "should be JSON, such as " + (example if variable == whole else "'[...]'"))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_list(path: list[str]) -> bool:
+    """Whether a setting holds several values, and so is JSON in a variable."""
+    section = Settings.model_fields[path[0]].annotation
+    field = getattr(section, "model_fields", {}).get(path[1])
+    return field is not None and get_origin(field.annotation) in (tuple, list, dict)
 
 
 def _name(where: list[str]) -> str:

@@ -170,7 +170,7 @@ class Verify(Section):
     target: Share = 0.999
     floor: Share = 0.99
     on_floor: Literal["alert", "pause", "drain"] = "alert"
-    hook: Annotated[str, Field(repr=False), SECRET] = ""
+    hook: Annotated[str, AfterValidator(units.hook), Field(repr=False), SECRET] = ""
     near_tie_nats: Annotated[float, Field(ge=0, le=100)] = 0.05
     warm: Share = 0.1
     each: Seconds = HOUR

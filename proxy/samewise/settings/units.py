@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -171,6 +172,23 @@ def http_url(value: str) -> str:
         if parts.scheme not in ("http", "https"):
             raise ValueError(wanted)
         _host_and_port(parts, wanted)
+    return value
+
+
+def hook(value: str) -> str:
+    """Whom to tell: an http or https URL, a command line as a shell would split it, or nothing."""
+    wanted = 'should be empty, a URL, such as "http://127.0.0.1:9000/alert", or a command line'
+    if "://" in value.partition(" ")[0]:
+        try:
+            return http_url(value)
+        except ValueError:
+            raise ValueError(wanted) from None
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = []
+    if value and not words:
+        raise ValueError(wanted)
     return value
 
 
