@@ -91,6 +91,7 @@ async def test_a_body_that_is_cut_is_never_kept_and_never_looks_whole(pair: Pair
     answer = await pair.proxy.post(body)
     assert answer.status == 502
     assert (answer.cache, set(answer.json()["error"])) == ("ERROR", {"message", "type", "param", "code"})
+    assert answer.headers["cache-status"] == "samewise; fwd=miss; fwd-status=200; detail=truncated"
     assert (await pair.proxy.post(body)).cache == "MISS"
 
 

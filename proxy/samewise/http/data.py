@@ -250,6 +250,7 @@ class DataPort:
             raise upload.failure or upstream_error(failure) from failure
         try:
             account.marks.environment, account.marks.member = exchange.environment, exchange.member
+            account.marks.answered = exchange.status
             own = render.marks(account, exchange.status)
             response = web.StreamResponse(status=exchange.status)
             response.headers.extend((*headers.of_response(exchange.headers), *headers.size(exchange.headers), *own))

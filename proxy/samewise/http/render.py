@@ -55,7 +55,7 @@ def _cache_status(account: Account, status: int, *, hit: bool) -> str:
         CacheStatus(
             fwd=None if hit else account.marks.forward,
             refused=not hit,
-            fwd_status=status if not hit and status >= _ERROR and account.marks.member is not None else None,
+            fwd_status=account.marks.answered if not hit and status >= _ERROR else None,
             ttl=account.marks.ttl if hit else None,
             stored=account.marks.stored,
             collapsed=account.marks.outcome == "coalesced",

@@ -18,7 +18,7 @@ _PRECEDENCE: tuple[Outcome, ...] = ("error", "bypass", "refresh", "miss", "coale
 class Marks:
     """What the path of a request leaves behind: the door reads it for headers, the account for its record.
 
-    Durations are seconds; `ttl` and `age` are those of the entry that answered.
+    Durations are seconds; `ttl` and `age` are those of the entry that answered. `answered`: the upstream's status.
     """
 
     outcome: Outcome = "bypass"
@@ -38,6 +38,7 @@ class Marks:
     receipt: str | None = None
     usage: Usage = field(default_factory=Usage)
     member: str | None = None
+    answered: int | None = None
     lookup: float | None = None
     upstream_started: float | None = None
     upstream: float | None = None
@@ -52,6 +53,7 @@ class Marks:
         self.reason = next((unit.reason for unit in units if unit.reason is not None), None)
         self.environment = next((unit.environment for unit in units if unit.environment), self.environment)
         self.member = next((unit.member for unit in units if unit.member), None)
+        self.answered = max((unit.answered for unit in units if unit.answered is not None), default=None)
         self.stored = any(unit.stored for unit in units)
         self.tier = first.tier
         self.age = max((unit.age for unit in units if unit.age is not None), default=None)

@@ -36,7 +36,7 @@ async def _coming(family: Family, plan: Plan, source: Coming, marks: Marks, cloc
     if source.recording.borrowed:
         marks.outcome = "coalesced"
     marks.environment = head.environment or marks.environment
-    marks.member = head.member
+    marks.member, marks.answered = head.member, head.status
     fields = fields_of(head, first=marks.outcome != "coalesced")
     if plan.stream and head.streaming and head.status == 200:
         return Reply(status=200, headers=fields, events=_live(family, plan, source, marks, clock), sources=(source,))
@@ -57,6 +57,7 @@ async def settled(family: Family, source: Source, marks: Marks, clock: Clock) ->
             head = await follower.begun()
             if recording.borrowed:
                 marks.outcome = "coalesced"
+            marks.answered = head.status
             answer = await follower.settled()
             marks.environment, marks.member = head.environment or marks.environment, head.member
             if marks.upstream_started is not None:
