@@ -252,6 +252,27 @@ async def test_a_canary_answers_a_list_of_prompts_wholly_or_not_at_all(make_prox
             assert (hit.cache, hit.headers["x-samewise-environment"]) == ("HIT", OLD)
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_what_is_recorded_is_never_put_together_with_what_another_environment_says(
+    proxy: Proxy, mb: MockBackend, stream: bool
+) -> None:
+    mb.text = lambda body, number: f"OLD {body['prompt']}"
+    assert (await proxy.post(prompts(["known"]), path=COMPLETIONS)).cache == "MISS"
+    mb.text = lambda body, number: f"NEW {body['prompt']}"
+    mb.always(Script(headers={"x-samewise-environment": NEW}))
+    answered = await proxy.post({**prompts(["known", "fresh"]), "stream": stream}, path=COMPLETIONS)
+    assert spoken(answered, 2) == ["NEW known", "NEW fresh"]
+    assert (answered.status, answered.cache) == (200, "MISS")
+
+
+async def test_vectors_of_two_environments_are_never_one_answer(proxy: Proxy, mb: MockBackend) -> None:
+    assert (await proxy.post({"model": "m", "input": ["known"]}, path="/v1/embeddings")).cache == "MISS"
+    mb.always(Script(headers={"x-samewise-environment": NEW}))
+    answered = await proxy.post({"model": "m", "input": ["known", "fresh"]}, path="/v1/embeddings")
+    assert (answered.status, answered.cache, len(answered.json()["data"])) == (200, "MISS", 2)
+    assert [received.body["input"] for received in mb.received[1:]] == ["fresh", ["known", "fresh"]]
+
+
 COMPLETIONS = "/v1/completions"
 
 

@@ -1,4 +1,7 @@
-"""A request with several units: each is looked up for itself, and they are answered in order as one."""
+"""A request with several units: each is looked up for itself, and they are answered in order as one.
+
+What is recorded of one environment and what another says now are never put together: all units are asked anew then.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Several:
             marks.usage = _asked_now(asked.family.usage(Answer(form="json", body=made.body)), trails)
         return made
 
-    async def _each(self, asked: Asked, trails: Sequence[Marks], sources: list[Source]) -> Reply:
+    async def _each(self, asked: Asked, trails: list[Marks], sources: list[Source]) -> Reply:
         await self._resolve(asked, trails, sources)
         answers = []
         for source, trail in zip(sources, trails, strict=True):
@@ -60,7 +63,7 @@ class Several:
             answers.append(answer)
         return self._joined(asked, answers, sources)
 
-    async def _streams(self, asked: Asked, trails: Sequence[Marks], sources: list[Source], marks: Marks) -> Reply:
+    async def _streams(self, asked: Asked, trails: list[Marks], sources: list[Source], marks: Marks) -> Reply:
         await self._resolve(asked, trails, sources)
         fields: Headers = ()
         for source in sources:
@@ -130,22 +133,32 @@ class Several:
             for task in pumps:
                 task.cancel()
 
-    async def _resolve(self, asked: Asked, trails: Sequence[Marks], sources: list[Source]) -> None:
-        for unit, trail in zip(asked.plan.units, trails, strict=True):
+    async def _resolve(self, asked: Asked, trails: list[Marks], sources: list[Source]) -> None:
+        units = asked.plan.units
+        for unit, trail in zip(units, trails, strict=True):
             sources.append(await self._resolver.resolve(asked, unit, trail))
+        if await _mixed(sources):
+            trails[:] = [Marks() for _ in units]
+            _leave(sources)
+            sources[:] = [self._anew(asked, (unit,), trail) for unit, trail in zip(units, trails, strict=True)]
 
-    async def _together(self, asked: Asked, trails: Sequence[Marks], sources: list[Source]) -> Reply:
+    def _anew(self, asked: Asked, units: Sequence[Unit], trail: Marks) -> Source:
+        trail.outcome, trail.forward = "miss", "miss"
+        return self._resolver.alone(asked, units, trail, keep=True)
+
+    async def _together(self, asked: Asked, trails: list[Marks], sources: list[Source]) -> Reply:
         units, family = asked.plan.units, asked.family
         looked = [await self._resolver.look(asked, unit, trail) for unit, trail in zip(units, trails, strict=True)]
         missing = [at for at, outcome in enumerate(looked) if not isinstance(outcome, Given)]
-        answers: dict[int, Answer] = {
-            at: outcome.entry.answer for at, outcome in enumerate(looked) if isinstance(outcome, Given)
-        }
+        answers = {at: outcome.entry.answer for at, outcome in enumerate(looked) if isinstance(outcome, Given)}
         if missing:
-            asking = [units[at] for at in missing]
-            trail = trails[missing[0]]
-            source = self._ask(asked, asking, trail, looked[missing[0]])
+            source = self._ask(asked, [units[at] for at in missing], trails[missing[0]], looked[missing[0]])
             sources.append(source)
+            if await _mixed([*(outcome for outcome in looked if isinstance(outcome, Given)), source]):
+                missing, trails[:] = list(range(len(units))), [Marks() for _ in units]
+                _leave(sources)
+                sources[:] = [source := self._anew(asked, units, trails[0])]
+            asking, trail = [units[at] for at in missing], trails[missing[0]]
             answer = await reply.settled(family, source, trail, self._clock)
             for at in missing[1:]:
                 trails[at].outcome, trails[at].stored = trail.outcome, trail.stored
@@ -175,6 +188,15 @@ def _asked_now(usage: Usage, trails: Sequence[Marks]) -> Usage:
     """Prefix reuse of the units that a backend was asked for; what recorded ones tell happened for another request."""
     cached = sum(trail.usage.cached_tokens for trail in trails if trail.outcome not in RECORDED)
     return msgspec.structs.replace(usage, cached_tokens=cached)
+
+
+async def _mixed(sources: Sequence[Source]) -> bool:
+    """Whether entries stand beside answers that another environment makes. Raises what ended one before its head."""
+    recorded = {source.entry.environment for source in sources if isinstance(source, Given)}
+    if not recorded:
+        return False
+    told = {(await source.follower.begun()).environment for source in sources if isinstance(source, Coming)}
+    return not told <= {*recorded, None}
 
 
 def _leave(sources: Sequence[Source]) -> None:
