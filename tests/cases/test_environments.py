@@ -257,7 +257,7 @@ async def test_what_is_recorded_is_never_put_together_with_what_another_environm
     proxy: Proxy, mb: MockBackend, stream: bool
 ) -> None:
     mb.text = lambda body, number: f"OLD {body['prompt']}"
-    assert (await proxy.post(prompts(["known"]), path=COMPLETIONS)).cache == "MISS"
+    assert (await proxy.post({**prompts([]), "prompt": "known"}, path=COMPLETIONS)).cache == "MISS"
     mb.text = lambda body, number: f"NEW {body['prompt']}"
     mb.always(Script(headers={"x-samewise-environment": NEW}))
     answered = await proxy.post({**prompts(["known", "fresh"]), "stream": stream}, path=COMPLETIONS)
