@@ -117,11 +117,11 @@ async def test_a_body_over_the_limit_is_refused_however_it_comes(strict: Proxy, 
 
 
 async def test_a_body_that_is_not_what_its_head_says_is_refused(pair: Pair) -> None:
-    cut = gzip.compress(json.dumps(fresh()).encode())[:-20]
+    packed = gzip.compress(json.dumps(fresh()).encode())
     for path in (CHAT, "/v1/tokenize"):
         for sent in (
             request(b"no gzip at all", "Content-Encoding: gzip", path=path),
-            request(cut, "Content-Encoding: gzip"),
+            *(request(packed[:-missing], "Content-Encoding: gzip", path=path) for missing in (1, 8, 20)),
             request(b"zz\r\nno chunk", "Transfer-Encoding: chunked", length=False, path=path),
         ):
             async with Wire.to(pair.proxy.address) as wire:
@@ -131,11 +131,24 @@ async def test_a_body_that_is_not_what_its_head_says_is_refused(pair: Pair) -> N
     assert not any("Traceback" in line for line in pair.proxy.log)
 
 
+async def test_a_transfer_coding_other_than_chunked_is_refused(pair: Pair) -> None:
+    known = fresh()
+    await pair.proxy.post(known)
+    for path in (CHAT, "/v1/tokenize"):
+        async with Wire.to(pair.proxy.address) as wire:
+            body = chunked(json.dumps(known).encode(), size=1000)
+            await wire.send(request(body, "Transfer-Encoding: gzip, chunked", length=False, path=path))
+            assert heard_error(await wire.answer(), 501)["code"] == "unsupported_coding"
+    assert pair.mb.count == 1
+
+
 async def test_a_compressed_body_is_the_question_that_it_holds(pair: Pair) -> None:
     body = fresh()
     first = await pair.proxy.post(body)
     again = await pair.proxy.post(gzip.compress(json.dumps(body).encode()), headers={"Content-Encoding": "gzip"})
     assert (again.cache, again.body) == ("HIT", first.body)
+    packed = gzip.compress(json.dumps(body).encode())
+    assert (await pair.proxy.post(packed, headers={"Content-Encoding": "x-gzip"})).cache == "HIT"
     answer = await pair.proxy.post(b"xyz", headers={"Content-Encoding": "compress"})
     assert error_of(answer, 415)["code"] == "unsupported_coding"
     assert "gzip" in answer.headers["accept-encoding"]
@@ -210,6 +223,8 @@ NOT_HTTP = {
     "no host": b"GET /v1/models HTTP/1.1\r\n\r\n",
     "a TLS handshake": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64,
     "two lengths": request(b"{}", "Content-Length: 3"),
+    "another version": b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n",
+    "an old version": b"GET /healthz HTTP/0.9\r\nHost: x\r\n\r\n",
 }
 
 
@@ -217,10 +232,23 @@ NOT_HTTP = {
 async def test_what_is_no_http_is_refused_in_json(pair: Pair, name: str) -> None:
     async with Wire.to(pair.proxy.address) as wire:
         await wire.send(NOT_HTTP[name])
-        error = heard_error(await wire.answer(), 400)
-        assert error["code"] == "bad_http"
+        heard = await wire.answer()
+        assert heard_error(heard, 400)["code"] == "bad_http"
+        assert heard.header("cache-status") == "samewise; detail=bad-request"
         assert await wire.closed()
     assert not any("Traceback" in line for line in pair.proxy.log)
+
+
+@pytest.mark.parametrize("bad", ["GARBAGE", "GET / HTTP/2.0\r\nHost: x"])
+async def test_what_came_before_it_in_one_packet_is_answered_first(pair: Pair, bad: str) -> None:
+    first = request(json.dumps(body := fresh()).encode())
+    async with Wire.to(pair.proxy.address) as wire:
+        await wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + first + bad.encode() + b"\r\n\r\n")
+        assert json.loads((await wire.answer()).body) == {"status": "alive"}
+        assert (await wire.answer()).header("x-samewise-cache") == "MISS"
+        assert heard_error(await wire.answer(), 400)["code"] == "bad_http"
+        assert await wire.closed()
+    assert (await pair.proxy.post(body)).cache == "HIT"
 
 
 LONG = {

@@ -100,3 +100,21 @@ def test_an_empty_line_before_a_request_is_no_request() -> None:
     framing = Framing()
     framing.feed(b"\r\n\r\n" + request(b"{}", ["Host"]))
     assert not framing.clear
+
+
+@given(st.lists(BODIES, min_size=1, max_size=4), st.integers(0, 400), st.sampled_from([b"", b"GARBAGE\r\n\r\n"]))
+def test_requests_that_come_together_are_cut_apart(bodies: list[bytes], place: int, after: bytes) -> None:
+    """Also where the body of the first began to come before."""
+    requests = [request(body, ["Host"]) for body in bodies]
+    head = requests[0].find(b"\r\n\r\n") + 4
+    before = min(head + place, len(requests[0])) if place else 0
+    framing = Framing()
+    if before:
+        framing.feed(requests[0][:before])
+    rest = [piece for piece in (requests[0][before:], *requests[1:], after) if piece]
+    assert list(framing.cut(b"".join(rest))) == rest
+
+
+def test_what_is_not_plain_is_not_cut() -> None:
+    data = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + request(b"", ["Host"])
+    assert list(Framing().cut(data)) == [data]

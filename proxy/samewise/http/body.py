@@ -11,8 +11,10 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from samewise.core.errors import ProxyError
+from samewise.core.reason import Reason
+from samewise.upstream.decode import Undecodable, decoder
 
-CODINGS = frozenset({"gzip", "deflate", "br", "zstd"})
+CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd"})
 """Content codings that are taken off while a body is read."""
 
 
@@ -40,14 +42,23 @@ async def pieces(request: web.BaseRequest, bounds: Bounds) -> AsyncIterator[byte
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
-    size = 0
+    taking_off = decoder(request.headers.get("Content-Encoding") if coding(request) is None else None)
+    came = size = 0
     try:
         while chunk := await _next(request, bounds.silence):
-            size += len(chunk)
-            if size > limit:
+            came += len(chunk)
+            for piece in (chunk,) if taking_off is None else taking_off.feed(chunk):
+                size += len(piece)
+                if max(came, size) > limit:
+                    raise too_large(limit)
+                yield piece
+                if taking_off is not None:
+                    await asyncio.sleep(0)
+            if came > limit:
                 raise too_large(limit)
-            yield chunk
-    except RequestPayloadError as error:
+        if taking_off is not None:
+            taking_off.finish()
+    except (RequestPayloadError, Undecodable) as error:
         message = "the body is not what its Content-Encoding or Transfer-Encoding says"
         raise ProxyError(400, message, code="bad_body") from error
 
@@ -84,6 +95,17 @@ def coding(request: web.BaseRequest) -> str | None:
     return None if value in CODINGS or value in {"", "identity"} else value
 
 
+def framed(request: web.BaseRequest) -> None:
+    """Raises ProxyError 501 for a transfer coding other than chunked (RFC 9112 section 6.1)."""
+    if not _plainly_framed(request):
+        message = "the transfer coding must be chunked; codings of the body go into Content-Encoding"
+        raise ProxyError(501, message, code="unsupported_coding", reason=Reason.BAD_REQUEST)
+
+
+def _plainly_framed(request: web.BaseRequest) -> bool:
+    return request.headers.get("Transfer-Encoding", "chunked").strip().lower() == "chunked"
+
+
 async def there(request: web.BaseRequest, silence: float) -> None:
     """Return when all bytes have come, or no more will, or it takes too long; takes none of them.
 
@@ -97,7 +119,12 @@ async def there(request: web.BaseRequest, silence: float) -> None:
 
 
 def at_once(request: web.BaseRequest, limit: int) -> bytes | None:
-    """All bytes, where they have all come already, up to `limit`; takes them. None, and takes nothing, where not."""
+    """All bytes, where they have all come already and have no coding, up to `limit`; takes them.
+
+    None, and takes nothing, where not.
+    """
+    if "Content-Encoding" in request.headers or not _plainly_framed(request):
+        return None
     content = request.content
     if not content.is_eof() or content.exception() is not None or content.total_bytes > limit:
         return None

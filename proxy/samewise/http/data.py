@@ -121,6 +121,7 @@ class DataPort:
         try:
             if self._running > self._max_requests:
                 raise too_busy()
+            body.framed(incoming)
             caller = self._gate.enter(fields)
             account.tenant = caller.tenant
             if family is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 MAX_REMEMBERED = 64 * 1024
 """Bytes of the largest request that is remembered in full."""
@@ -51,6 +52,19 @@ class Framing:
         self._left = size - len(data)
         self._parts = [data] if size <= MAX_REMEMBERED else []
         self.clear = self._left >= 0
+
+    def cut(self, data: bytes) -> Iterator[bytes]:
+        """The bytes, request by request as far as they are plainly framed; asked before `feed`."""
+        end = self._left if self.clear else len(data)
+        start = 0
+        while start < len(data):
+            if end <= start:
+                head = data.find(b"\r\n\r\n", start)
+                lengths = _LENGTH.findall(data, start, head + 2)
+                plain = head >= 0 and len(lengths) < 2 and not _UNPLAIN.search(data, start, head + 2)
+                end = head + 4 + (int(lengths[0]) if lengths else 0) if plain else len(data)
+            yield data if not start and end >= len(data) else data[start:end]
+            start = end
 
     @property
     def whole(self) -> tuple[bytes, bytes] | None:

@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+from aiohttp.http import HttpVersion10, HttpVersion11
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from samewise.core.errors import ProxyError
 from samewise.http.body import too_slow
@@ -29,6 +31,8 @@ MAX_HEADERS = 200
 
 KEEPALIVE = 75.0
 """Seconds that an idle connection is kept."""
+
+_VERSIONS = frozenset({HttpVersion10, HttpVersion11})
 
 Handler = Callable[[web.BaseRequest], Awaitable[Any]]
 
@@ -87,6 +91,7 @@ class Protocol(RequestHandler):
         self.transport.write(
             b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\nx-samewise-cache: ERROR\r\nx-samewise-reason: bad-request\r\n"
+            b"Cache-Status: samewise; detail=bad-request\r\n"
             b"x-request-id: %s\r\n\r\n%s"
             % (len(body := too_slow(self._patience).body()), secrets.token_hex(16).encode(), body)
         )
@@ -99,7 +104,7 @@ class Protocol(RequestHandler):
         """
         hot = self._hot
         if hot is None or not data:
-            super().data_received(data)
+            self._parse(data)
             return
         if self._held:
             data = self._held + data
@@ -115,8 +120,24 @@ class Protocol(RequestHandler):
             if hot.is_head(data):
                 self._held = data
                 return
-        self._framing.feed(data)
-        super().data_received(data)
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """A request at a time, so that what is wrong with one leaves those before it their answers.
+
+        The parser takes any version with a digit on each side; those that aren't spoken here are refused.
+        """
+        pieces = list(self._framing.cut(data)) or [data]
+        if data:
+            self._framing.feed(data)
+        for piece in pieces:
+            known = len(self._messages)
+            super().data_received(piece)
+            for at in range(known, len(self._messages)):
+                message = self._messages[at][0]
+                if not isinstance(message, _ErrInfo) and message.version not in _VERSIONS:
+                    refused = _ErrInfo(status=400, exc=BadHttpMessage("another version"), message="another version")
+                    self._messages[at] = (refused, EMPTY_PAYLOAD)
 
     def answered(self, answer: Hot) -> None:
         """The request under way was this hit: remember it by its bytes."""
@@ -147,6 +168,7 @@ class Protocol(RequestHandler):
                 "x-request-id": secrets.token_hex(16),
                 "x-samewise-cache": "ERROR",
                 "x-samewise-reason": error.reason,
+                "Cache-Status": f"samewise; detail={error.reason}",
             },
         )
         response.force_close()
@@ -175,7 +197,7 @@ def make_server(handler: Handler, hot: HotAnswers | None = None, *, patience: fl
         max_headers=MAX_HEADERS,
         access_log=None,
         keepalive_timeout=KEEPALIVE,
-        auto_decompress=True,
+        auto_decompress=False,
     )
 
 

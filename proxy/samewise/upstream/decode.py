@@ -15,6 +15,9 @@ ACCEPT = "gzip, deflate, br, zstd"
 _PIECE = 1 << 20
 """Bytes of output at most that one step makes, so that a small input can't fill the memory at once."""
 
+_ZSTD_STEP = 256
+"""Bytes of zstd taken in one step: four make 128 KiB at most (RFC 8878 section 3.1.1.2), so 8 MiB in all."""
+
 
 class Undecodable(ValueError):
     """The body is not what its Content-Encoding says, ends early, or is in a coding that nobody here knows."""
@@ -103,6 +106,10 @@ class _Zstd:
         self._begun = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
+        for at in range(0, len(data), _ZSTD_STEP):
+            yield from self._step(data[at : at + _ZSTD_STEP])
+
+    def _step(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._inner.eof:
                 self._inner = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
