@@ -99,6 +99,10 @@ class Store(Protocol):
         """Flush and let go of files, threads and connections."""
 
 
+UNREADABLE = "unreadable"
+"""The kind of an event of which the journal has no more than its number."""
+
+
 class ControlEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that an operator (or the proxy) changed. `number` counts from 1 and never repeats."""
 

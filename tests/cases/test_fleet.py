@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
+import msgspec
+
+from samewise.ports import ControlEvent
 from tests.cases.conftest import MakeProxy
 from tests.support.mock_backend import MockBackend, Script
 from tests.support.proxy import B0, until
@@ -92,3 +96,54 @@ async def test_an_answer_that_is_not_reproducible_is_never_asked_for_twice(
         for _ in range(4):
             assert (await proxy.post(unseeded)).cache == "BYPASS"
         assert mb.count + other.count == 4
+
+
+BAD = [f"http://127.0.0.1:1/v1{more}" for more in ("?x=1", "#x")]
+BAD += ["http://127.0.0.1:99999/v1", "http:///v1", "http://u:pa55word@127.0.0.1:1/v1", "http://h h/v1", ""]
+
+
+async def test_what_is_no_base_url_or_names_a_user_never_reaches_the_journal(
+    make_proxy: MakeProxy, mb: MockBackend, tmp_path: Path
+) -> None:
+    proxy = await make_proxy(settings={"store.url": f"sqlite:///{tmp_path / 'shared.db'}"})
+    for url in BAD:
+        for action in ("add", "drain", "remove"):
+            got = await proxy.request("POST", f"/samewise/v1/upstreams/{action}", body={"url": url}, admin=True)
+            assert (got.status, got.json()["error"]["param"]) == (400, "url"), url
+            assert b"pa55word" not in got.body
+    with sqlite3.connect(tmp_path / "shared.db") as file:
+        assert not [event for (event,) in file.execute("SELECT event FROM journal") if b"upstream" in event]
+    await proxy.restart()
+    assert [item["url"] for item in (await proxy.admin("GET", "/upstreams"))["items"]] == [mb.url]
+    assert "pa55word" not in "".join(proxy.log)
+
+
+async def test_events_that_cannot_be_applied_end_neither_the_start_nor_the_following(
+    make_proxy: MakeProxy, mb: MockBackend, tmp_path: Path
+) -> None:
+    path = tmp_path / "shared.db"
+    first, second = [await make_proxy(settings={"store.url": f"sqlite:///{path}"}) for _ in range(2)]
+    assert (await first.post(B0)).cache == "MISS"
+    events = [msgspec.msgpack.encode(ControlEvent(kind="upstream-add", subject=url)) for url in BAD] + [b"\xc1 nothing"]
+    with sqlite3.connect(path) as file:
+        file.executemany("INSERT INTO journal(event) VALUES (?)", [(event,) for event in events])
+
+    async def told() -> bool:
+        counts = [await proxy.metric("samewise_events_total", kind="control-skipped") for proxy in (first, second)]
+        return counts == [len(events)] * 2
+
+    await until(told)
+    await first.admin("POST", "/invalidate", {"scope": "all"})
+
+    async def ended() -> bool:
+        return await second.metric("samewise_invalidations_total", scope="all") == 1
+
+    await until(ended)
+    assert (await second.post(B0)).cache == "MISS"
+    await second.restart()
+    assert [item["url"] for item in (await second.admin("GET", "/upstreams"))["items"]] == [mb.url]
+    assert (await second.post(B0)).cache == "HIT"
+    ready = await second.request("GET", "/readyz")
+    metrics = await second.request("GET", "/metrics", admin=True)
+    for seen in ("".join(first.log + second.log), ready.body.decode(), metrics.body.decode()):
+        assert "pa55word" not in seen

@@ -364,7 +364,7 @@ async def test_upstreams_come_and_go_while_it_runs() -> None:
         assert (await made.add(url)).draining is False
         made.remove(urls[0])
         assert {await ask(made) for _ in range(3)} == {url}
-        with pytest.raises(ValueError, match="upstream"):
+        with pytest.raises(ValueError, match="base URL"):
             await made.add("nowhere")
 
 

@@ -27,12 +27,8 @@ class Adopted:
         self._environments: dict[str, Environment] = {}
 
     def apply(self, happened: ControlEvent) -> None:
-        """Take in one import; one that can't be understood is left alone."""
-        try:
-            told = msgspec.convert(happened.values.get("environments", {}), dict[str, Environment])
-        except msgspec.ValidationError:
-            return
-        self._environments |= told
+        """Take in one import; raises ValueError where it can't be understood."""
+        self._environments |= msgspec.convert(happened.values.get("environments", {}), dict[str, Environment])
 
     def environment(self, model: str) -> Environment | None:
         """What the entries of this model were made with; only for when nothing is known of any upstream."""
@@ -44,8 +40,5 @@ class Adopted:
 
 
 def epochs(happened: ControlEvent) -> list[tuple[EpochScope, str, int]]:
-    """Scope, value and count of each epoch that came along."""
-    try:
-        return msgspec.convert(happened.values.get("epochs", []), list[tuple[EpochScope, str, int]])
-    except msgspec.ValidationError:
-        return []
+    """Scope, value and count of each epoch that came along. Raises ValueError where they can't be understood."""
+    return msgspec.convert(happened.values.get("epochs", []), list[tuple[EpochScope, str, int]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,7 +23,18 @@ from samewise.pipeline.profiles import Profiles
 from samewise.pipeline.rollout import Rollout
 from samewise.pipeline.verify import withheld
 from samewise.pipeline.verify.withheld import Withheld
-from samewise.ports import Clock, ControlEvent, Journal, Notice, Observer, Store, StoreUnavailable
+from samewise.ports import (
+    UNREADABLE,
+    Clock,
+    ControlEvent,
+    Journal,
+    Notice,
+    Observer,
+    Store,
+    StoreUnavailable,
+)
+
+_log = logging.getLogger("samewise.control")
 
 RETRY = 1.0
 """Seconds until a journal that can't be read is tried again."""
@@ -179,6 +191,8 @@ class Control:
                     await self.catch_up()
             except StoreUnavailable:
                 pass
+            except Exception:
+                _log.exception("following the journal failed; it is tried again")
             await asyncio.sleep(RETRY)
 
     async def catch_up(self) -> None:
@@ -194,7 +208,25 @@ class Control:
         self.ready = True
 
     async def _take_in(self, event: ControlEvent) -> None:
+        """One event that can't be applied is left out, aloud: those after it hold all the same."""
         self.generation += 1
+        try:
+            await self._apply(event)
+        except Exception as failure:
+            why = str(failure) if isinstance(failure, ValueError) else repr(failure)
+            told = {"of": event.kind, "by": event.by, "number": event.number, "why": why[:200]}
+            self._observer.notice(Notice(kind="control-skipped", detail=told))
+            return
+        self._observer.notice(
+            Notice(
+                kind="control",
+                attributes={"kind": event.kind},
+                detail={"subject": event.subject, "by": event.by, "reason": event.reason, "number": event.number},
+            )
+        )
+
+    async def _apply(self, event: ControlEvent) -> None:
+        """Raises ValueError where the event can't be understood; kinds of other releases are nothing to this one."""
         match event.kind:
             case invalidate.KIND:
                 self.invalidations.apply(event)
@@ -214,17 +246,13 @@ class Control:
                     with contextlib.suppress(StoreUnavailable):
                         await self._store.revise(event.subject, withheld.gone(event))
             case adopted.KIND:
+                epochs = adopted.epochs(event)
                 self.adopted.apply(event)
-                self.invalidations.reach(adopted.epochs(event))
+                self.invalidations.reach(epochs)
+            case known if known == UNREADABLE:
+                raise ValueError("it can't be read")
             case _:
                 pass
-        self._observer.notice(
-            Notice(
-                kind="control",
-                attributes={"kind": event.kind},
-                detail={"subject": event.subject, "by": event.by, "reason": event.reason, "number": event.number},
-            )
-        )
 
     def _adopted(self, model: str) -> Environment | None:
         """What an import says, while nobody knows of any upstream what it is."""

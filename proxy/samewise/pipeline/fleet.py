@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from samewise.core.address import base_url
 from samewise.ports import ControlEvent, Roster
 
 ADD, DRAIN, REMOVE = "upstream-add", "upstream-drain", "upstream-remove"
@@ -15,13 +16,17 @@ class Fleet:
         self._roster = roster
 
     async def apply(self, happened: ControlEvent) -> None:
-        """Take in one event of the journal; its subject is a base URL. What is so already stays as it is."""
+        """Take in one event of the journal; its subject is a base URL. What is so already stays as it is.
+
+        Raises ValueError where the subject is none.
+        """
+        url = base_url(happened.subject)
         match happened.kind:
             case "upstream-add":
-                await self._roster.add(happened.subject)
+                await self._roster.add(url)
             case "upstream-drain":
-                self._roster.drain(happened.subject)
+                self._roster.drain(url)
             case "upstream-remove":
-                self._roster.remove(happened.subject)
+                self._roster.remove(url)
             case _:
                 pass

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from samewise.core.entry import Entry
 from samewise.core.plan import Epochs
 from samewise.core.transfer import EpochScope
+from samewise.pipeline import told
 from samewise.ports import ControlEvent
 
 Scope = Literal["all", "model", "environment", "tenant", "profile", "tag", "key"]
@@ -29,21 +30,20 @@ def event(
     scope: Scope, value: str, *, by: str, reason: str, at: float, values: Sequence[str] = (), tenant: str = ""
 ) -> ControlEvent:
     """What goes into the journal. `values`: many at once, instead of `value`. `tenant`: tags of this one alone."""
-    told: dict[str, Any] = {"values": list(values)} if values else {"value": value}
+    said: dict[str, Any] = {"values": list(values)} if values else {"value": value}
     if tenant:
-        told["tenant"] = tenant
-    return ControlEvent(kind=KIND, subject=scope, values=told, by=by, reason=reason, at=at)
+        said["tenant"] = tenant
+    return ControlEvent(kind=KIND, subject=scope, values=said, by=by, reason=reason, at=at)
 
 
 def named(happened: ControlEvent) -> list[str]:
-    """The values that an invalidation names."""
-    several = happened.values.get("values")
-    return [str(value) for value in several] if several else [str(happened.values.get("value", ""))]
+    """The values that an invalidation names. Raises ValueError where they are no texts."""
+    return told.texts(happened, "values") or [told.text(happened, "value")]
 
 
 def tenant_of(happened: ControlEvent) -> str:
     """The tenant whose tags an invalidation names, empty where it names everybody's."""
-    return str(happened.values.get("tenant", ""))
+    return told.text(happened, "tenant")
 
 
 class Invalidations:
@@ -56,9 +56,11 @@ class Invalidations:
         self._keys: OrderedDict[str, int] = OrderedDict()
 
     def apply(self, happened: ControlEvent) -> None:
-        """Take in one event of the journal."""
-        scope = happened.subject
-        for value in named(happened):
+        """Take in one event of the journal. Raises ValueError where it can't be understood: nothing ends by it."""
+        scope, values, tenant = happened.subject, named(happened), tenant_of(happened)
+        if scope not in SCOPES:
+            raise ValueError("the subject should be a scope")
+        for value in values:
             if scope == "key":
                 self._keys[value] = happened.number
                 self._keys.move_to_end(value)
@@ -68,7 +70,7 @@ class Invalidations:
             self._counts[scope, value] = self._counts.get((scope, value), 0) + 1
             self._last[scope, value] = happened.number
             if scope == "tag":
-                self._tags[tenant_of(happened), value] = happened.number
+                self._tags[tenant, value] = happened.number
 
     def reach(self, epochs: Iterable[tuple[EpochScope, str, int]]) -> None:
         """Advance the counters to at least these, so that keys made under them are made here too."""

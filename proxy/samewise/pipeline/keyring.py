@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samewise.core.tenants import Key
+from samewise.pipeline import told
 from samewise.ports import ControlEvent
 
 REVOKE = "key-revoke"
@@ -34,6 +35,10 @@ class Keyring:
         """True where an operator took it away."""
         return key.sha256.lower() in self._revoked
 
+    def knows(self, sha256: str) -> bool:
+        """True where the settings name this key, or an operator took it away; lower case."""
+        return sha256 in self._revoked or any(key.sha256.lower() == sha256 for key in self._configured)
+
     def configure(self, keys: Sequence[Key], *, guarded: bool = False) -> None:
         """The settings name these keys from now on. `guarded`: a request needs one even where there are none."""
         self._configured = tuple(keys)
@@ -41,8 +46,8 @@ class Keyring:
         self._fold()
 
     def apply(self, happened: ControlEvent) -> None:
-        """Take in one event of the journal, whose subject is the key's SHA-256."""
-        self._revoked.add(happened.subject.lower())
+        """Take in one event of the journal, whose subject is the key's SHA-256. Raises ValueError where it is none."""
+        self._revoked.add(told.digest(happened))
         self._fold()
 
     def _fold(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from samewise.core import sampling
+from samewise.core.address import base_url
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
 from samewise.pipeline import environments, fleet, invalidate, keyring, profiles, rollout
@@ -159,10 +160,11 @@ class Operations:
 
     async def change_upstream(self, kind: str, url: str, *, by: str, reason: str) -> None:
         """Add (or use again), drain or remove an upstream, on every proxy of the store."""
+        try:
+            url = base_url(url)
+        except ValueError as wrong:
+            raise _bad(f"url {wrong}", "url") from None
         known = {member.url for member in self._engine.members()}
-        if not url.startswith(("http://", "https://")):
-            raise _bad(f"url should be a base URL with its /v1, such as http://127.0.0.1:8000/v1, not {url!r}", "url")
-        url = url.rstrip("/")
         if kind != fleet.ADD and url not in known:
             raise ProxyError(
                 404,

@@ -11,6 +11,7 @@ import xxhash
 
 from samewise.core import canonical
 from samewise.core.plan import Snapshot
+from samewise.pipeline import told
 from samewise.ports import ControlEvent
 
 SET, CANARY, PROMOTE, ROLLBACK = "profile-set", "profile-canary", "profile-promote", "profile-rollback"
@@ -83,20 +84,26 @@ class Profiles:
         }
 
     def apply(self, happened: ControlEvent) -> None:
-        """Take in one event of the journal."""
-        profile = self._profiles.get(happened.subject)
-        if profile is None:
-            profile = Profile(
-                name=happened.subject, match=str(happened.values.get("match", "*")), versions=[], previous=[]
-            )
-            self._profiles[happened.subject] = profile
+        """Take in one event of the journal. Raises ValueError where it can't be understood: nothing changes by it."""
         match happened.kind:
             case "profile-set":
-                self._activate(profile, self._add(profile, happened))
+                profile = self._with_version(happened)
+                self._activate(profile, len(profile.versions))
                 profile.canary = None
+                return
             case "profile-canary":
-                profile.canary = self._add(profile, happened)
-                profile.percent = float(happened.values.get("percent", 0))
+                percent = told.number(happened, "percent")
+                if not 0 < percent <= 100:
+                    raise ValueError("percent should be above 0, up to 100")
+                profile = self._with_version(happened)
+                profile.canary, profile.percent = len(profile.versions), float(percent)
+                return
+            case _:
+                pass
+        if happened.subject not in self._profiles:
+            raise ValueError("there is no such profile")
+        profile = self._profiles[happened.subject]
+        match happened.kind:
             case "profile-promote" if profile.canary is not None:
                 self._activate(profile, profile.canary)
                 profile.canary = None
@@ -148,21 +155,25 @@ class Profiles:
                 return profile
         return None
 
-    @staticmethod
-    def _add(profile: Profile, happened: ControlEvent) -> int:
-        values = dict(happened.values.get("values", {}))
-        number = len(profile.versions) + 1
-        profile.versions.append(
-            Version(
-                number=number,
-                values=values,
-                hash=content_hash(values),
-                at=happened.at,
-                by=happened.by,
-                reason=happened.reason,
-            )
+    def _with_version(self, happened: ControlEvent) -> Profile:
+        """The profile that an event names, made by it where it is new, with the version that it brings at the end."""
+        name, values = happened.subject, told.members(happened, "values")
+        if not name or not name.isprintable():
+            raise ValueError("the subject should be a name")
+        profile = self._profiles.get(name) or Profile(
+            name=name, match=told.text(happened, "match") or "*", versions=[], previous=[]
         )
-        return number
+        version = Version(
+            number=len(profile.versions) + 1,
+            values=values,
+            hash=content_hash(values),
+            at=happened.at,
+            by=happened.by,
+            reason=happened.reason,
+        )
+        profile.versions.append(version)
+        self._profiles[name] = profile
+        return profile
 
     @staticmethod
     def _activate(profile: Profile, number: int) -> None:

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from samewise.core.fingerprint import Environment, from_manifest
+from samewise.core.fingerprint import CONTRACT, Environment, from_manifest
+from samewise.pipeline import told
 from samewise.ports import ControlEvent, Member
 
 ACTIVATE = "environment-activate"
@@ -68,18 +69,18 @@ class Rollout:
         self._trials: dict[tuple[str, str], Trial] = {}
 
     def apply(self, happened: ControlEvent) -> None:
-        """Take in an activation (its `model` is empty where it holds for every model) or the news of a trial."""
-        model = str(happened.values.get("model", ""))
+        """Take in an activation (its `model` is empty where it holds for every model) or the news of a trial.
+
+        Raises ValueError where it can't be understood: nothing changes by it.
+        """
+        model = told.text(happened, "model")
         if happened.kind == TRIAL:
             self._try(happened, model)
             return
+        chosen = Chosen(id=happened.subject, majority=told.text(happened, "majority"), environment=_described(happened))
         if not model:
             self._chosen.clear()
-        self._chosen[model] = Chosen(
-            id=happened.subject,
-            majority=str(happened.values.get("majority", "")),
-            environment=_described(happened),
-        )
+        self._chosen[model] = chosen
         self.changed()
 
     def changed(self) -> None:
@@ -145,7 +146,7 @@ class Rollout:
     def _try(self, happened: ControlEvent, model: str) -> None:
         state = happened.values.get("state")
         if state not in ("begun", "passed", "failed", "inconclusive"):
-            return
+            raise ValueError("the state should be one of a trial's")
         before = self._trials.get((happened.subject, model))
         if state == "begun" and before is not None and before.state == "begun" and happened.at - before.at < CLAIM:
             return
@@ -173,13 +174,12 @@ def _by_majority(current: Environment | None, standing: Standing) -> Environment
 
 
 def _described(happened: ControlEvent) -> Environment | None:
-    manifest = happened.values.get("manifest")
-    if not isinstance(manifest, dict):
-        return None
-    try:
-        return from_manifest(manifest, str(happened.values.get("origin", "contract")))
-    except ValueError:
-        return None
+    """None where the event doesn't say what the environment is."""
+    manifest = told.members(happened, "manifest")
+    environment = from_manifest(manifest, told.text(happened, "origin") or CONTRACT) if manifest else None
+    if environment is not None and environment.id != happened.subject:
+        raise ValueError("the manifest should be that of the subject")
+    return environment
 
 
 def activation(environment: Environment, model: str, standing: Standing) -> dict[str, Any]:

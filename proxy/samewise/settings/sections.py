@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from samewise.core import sampling
+from samewise.core.address import base_url
 from samewise.settings import units
 
 
@@ -88,7 +89,7 @@ class Upstream(Section):
     `resolve`: the URL's name stands for many; each address behind it is an upstream.
     """
 
-    url: Annotated[str, AfterValidator(units.upstream_url)] = "http://127.0.0.1:8000/v1"
+    url: Annotated[str, AfterValidator(base_url)] = "http://127.0.0.1:8000/v1"
     api_key: Secret = ""
     environment: Annotated[str, AfterValidator(units.label)] = "auto"
     resolve: bool = False

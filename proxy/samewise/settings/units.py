@@ -150,20 +150,6 @@ def total_memory() -> int:
     return machine
 
 
-def upstream_url(value: str) -> str:
-    """A base URL as an OpenAI client takes it, without a slash at its end."""
-    wanted = 'should be a base URL, such as "http://127.0.0.1:8000/v1"'
-    parts = _split(value, wanted)
-    if parts.scheme not in ("http", "https"):
-        raise ValueError(wanted)
-    _host_and_port(parts, wanted)
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(f"{wanted}, without a user or password (a key goes into api_key)")
-    if parts.query or parts.fragment:
-        raise ValueError(f"{wanted}, without a query or fragment")
-    return value.strip().rstrip("/")
-
-
 def http_url(value: str) -> str:
     """An http or https URL, or nothing."""
     if value:

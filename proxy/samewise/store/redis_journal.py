@@ -14,14 +14,12 @@ import msgspec
 
 from samewise.ports import ControlEvent
 from samewise.store.codec import Codec
+from samewise.store.event_codec import decode, encode
 from samewise.store.redis import prefix
 from samewise.store.redis_channel import RedisChannel
 from samewise.store.redis_link import RedisLink
 from samewise.store.redis_script import Script
 from samewise.store.wake import Watch
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ControlEvent)
 
 _APPEND = Script("""
 if redis.call('LLEN', KEYS[1]) < tonumber(ARGV[2]) then return -1 end
@@ -66,7 +64,7 @@ class RedisJournal:
         channel.listen(self._name, lambda _: self._watch.wake())
 
     async def append(self, event: ControlEvent) -> ControlEvent:
-        data = _encoder.encode(msgspec.structs.replace(event, number=0))
+        data = encode(event)
         number = await self._push(data, len(self._known))
         if number < 0:
             await self._restore()
@@ -163,7 +161,7 @@ class RedisRecords:
 
 
 def _numbered(values: Sequence[bytes], start: int) -> list[ControlEvent]:
-    return [msgspec.structs.replace(_decoder.decode(value), number=at) for at, value in enumerate(values, start + 1)]
+    return [decode(value, at) for at, value in enumerate(values, start + 1)]
 
 
 def _context(kind: str, identity: str) -> bytes:

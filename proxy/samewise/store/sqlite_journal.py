@@ -9,12 +9,10 @@ import msgspec
 
 from samewise.ports import ControlEvent
 from samewise.store.codec import Codec
+from samewise.store.event_codec import decode, encode
 from samewise.store.sqlite import PATIENCE
 from samewise.store.sqlite_threads import SqliteThread
 from samewise.store.wake import Watch
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ControlEvent)
 
 
 class SqliteJournal:
@@ -27,7 +25,7 @@ class SqliteJournal:
         self._watch = Watch(self._look)
 
     async def append(self, event: ControlEvent) -> ControlEvent:
-        data = _encoder.encode(msgspec.structs.replace(event, number=0))
+        data = encode(event)
 
         def insert(connection: sqlite3.Connection) -> int:
             if _last(connection) < max(self._known, default=0):
@@ -53,7 +51,7 @@ class SqliteJournal:
                 _, found = await self._reader.ask(_after(0), within=PATIENCE)
                 self._known.clear()
         self._known.update(found)
-        return [msgspec.structs.replace(_decoder.decode(data), number=at) for at, data in found]
+        return [decode(data, at) for at, data in found]
 
     def changes(self) -> AsyncIterator[None]:
         return self._watch.listen()

@@ -201,6 +201,8 @@ class Telemetry:
             case "store-error":
                 what = "store-error {tier} {error}".format_map({"tier": "", "error": "", **notice.attributes})
                 self._log.seldom(what, "a store can't be asked; upstreams answer meanwhile", **fields)
+            case "control-skipped":
+                self._log.warning("an event of the journal can't be applied and is left out", **fields)
             case kind:
                 self._log.info(kind, **fields)
 

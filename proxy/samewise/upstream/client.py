@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import aiohttp
 from aiohttp import hdrs
 
+from samewise.core.address import base_url
 from samewise.core.fingerprint import MAX_ID
 from samewise.ports import Call, UpstreamFailed
-from samewise.upstream.address import base_url, locate, root_url
+from samewise.upstream.address import locate, root_url
 from samewise.upstream.decode import ACCEPT
 from samewise.upstream.exchange import HttpExchange
 from samewise.upstream.headers import incoming, outgoing

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from samewise.core.address import base_url
 from samewise.ports import Clock, Member
-from samewise.upstream.address import base_url
 from samewise.upstream.client import Client
 from samewise.upstream.member import Upstream
 from samewise.upstream.names import Names

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from samewise.core.address import base_url
 from samewise.ports import Call, Exchange, Member, UpstreamFailed, Warmth
-from samewise.upstream.address import base_url
 from samewise.upstream.hedge import first_of
 from samewise.upstream.member import Upstream
 from samewise.upstream.names import Names

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from samewise.core.entry import Entry
+from samewise.pipeline import told
 from samewise.ports import ControlEvent
 
 QUARANTINE, RELEASE = "verify-quarantine", "verify-release"
@@ -36,7 +37,7 @@ class Withheld:
         self._episodes: dict[str, Episode] = {}
 
     def apply(self, happened: ControlEvent) -> None:
-        """Take in one event."""
+        """Take in one event. Raises ValueError where it can't be understood: nothing changes by it."""
         match happened.kind:
             case "verify-quarantine":
                 self._entries[happened.subject] = recording(happened)
@@ -83,9 +84,8 @@ class Withheld:
 
 
 def recording(happened: ControlEvent) -> tuple[float, int]:
-    """Which recording of the key (its subject) an event is about."""
-    created, began = happened.values.get("created"), happened.values.get("began")
-    return (float(created) if isinstance(created, int | float) else 0.0, began if isinstance(began, int) else 0)
+    """Which recording of the key (its subject) an event is about. Raises ValueError where it doesn't say."""
+    return float(told.number(happened, "created")), int(told.number(happened, "began"))
 
 
 def about(entry: Entry) -> dict[str, float | int]:
