@@ -56,6 +56,21 @@ async def test_the_explained_key_is_the_one_that_answers_carry(proxy: Proxy) -> 
         assert (await explained(proxy, body))["key"] == (await proxy.post(body)).key
 
 
+async def test_a_spelling_is_explained_as_it_is_answered(proxy: Proxy, tmp_path: Path) -> None:
+    odd, twice = tmp_path / "odd.json", tmp_path / "twice.json"
+    odd.write_text('{"model":"m","messages":[{"role":"user","content":"\\ud800"}],"temperature":0}')
+    twice.write_text(json.dumps(B0)[:-1] + ',"temperature":0}')
+    answered = await proxy.post(odd.read_bytes())
+    assert answered.status == 200
+    code, told, _ = await samewise(proxy, "explain", str(odd), "--json")
+    assert (code, json.loads(told)["key"]) == (0, answered.key)
+    assert (await samewise(proxy, "explain", str(odd), "--full"))[0] == 0
+    refused = await proxy.post(twice.read_bytes())
+    assert (refused.status, refused.json()["error"]["code"]) == (400, "duplicate_member")
+    code, told, said = await samewise(proxy, "explain", str(twice))
+    assert (code, told) == (2, "") and "temperature" in said
+
+
 async def test_explaining_asks_no_upstream_and_stores_nothing(proxy: Proxy, mb: MockBackend) -> None:
     assert (await explained(proxy, B0))["nearest"] is None
     assert mb.count == 0

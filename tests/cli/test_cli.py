@@ -39,8 +39,16 @@ def test_explain_shows_every_part_with_its_origin(run: Run, scripted: Any, tmp_p
     assert result.exit_code == 0
     assert "a" * 64 in result.output
     assert "manifest" in result.output
-    expected = {"endpoint": "chat", "body": body, "headers": {}, "full": False, "nearest": True}
+    expected = {"endpoint": "chat", "body": json.dumps(body), "headers": {}, "full": False, "nearest": True}
     assert scripted.asked[0][2] == expected
+
+
+def test_a_request_is_explained_as_it_is_spelled(run: Run, scripted: Any, tmp_path: Path) -> None:
+    scripted.answer("POST", "explain", told())
+    text = '{"model":"m","messages":[],"temperature":1,"temperature":0,"user":"\\ud800"}'
+    (tmp_path / "r.json").write_text(text, encoding="utf-8")
+    run("explain", str(tmp_path / "r.json"))
+    assert scripted.asked[0][2]["body"] == text
 
 
 @pytest.mark.parametrize(

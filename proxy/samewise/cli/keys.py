@@ -128,11 +128,11 @@ def _show_nearest(nearest: dict[str, Any] | None, key: str | None) -> None:
         show.table(("differs in", "how", "here", "there"), rows, empty="it differs in nothing that an entry tells")
 
 
-def _explain(
-    proxy: Admin, body: dict[str, Any], endpoint: str, *, full: bool, nearest: bool = True, **more: Any
-) -> Any:
+def _explain(proxy: Admin, text: str, endpoint: str, *, full: bool, nearest: bool = True, **more: Any) -> Any:
+    """The body goes as it is spelled: the proxy reads it as it reads a request's."""
+    body = json.loads(text)
     guess = next((family for member, family in _GUESSES.items() if member in body), "chat")
-    asked = {"endpoint": endpoint or guess, "body": body, "full": full, "nearest": nearest, **more}
+    asked = {"endpoint": endpoint or guess, "body": text, "full": full, "nearest": nearest, **more}
     return proxy.post("explain", body=asked)
 
 
@@ -187,7 +187,8 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
     return headers
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read(name: str) -> str:
+    """The text of a JSON object."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
         body = json.loads(text)
@@ -197,4 +198,4 @@ def _read(name: str) -> dict[str, Any]:
         raise Fail(f"{name} should be JSON: {error}", USAGE) from None
     if not isinstance(body, dict):
         raise Fail(f"{name} should hold a JSON object: the body of a request", USAGE)
-    return body
+    return text

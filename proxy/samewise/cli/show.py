@@ -46,7 +46,7 @@ def facts(values: Mapping[str, Any]) -> None:
 
 
 def cell(value: Any) -> str:
-    """One line without control characters, whatever the server said."""
+    """One line without control characters, and of what every terminal can write, whatever the server said."""
     match value:
         case None:
             text = "-"
@@ -60,7 +60,7 @@ def cell(value: Any) -> str:
             text = str(value)
         case _:
             text = json.dumps(value, ensure_ascii=False)
-    return text.translate(_CONTROL)
+    return text.translate(_CONTROL).encode("utf-8", "backslashreplace").decode()
 
 
 def moment(seconds: Any) -> str:
