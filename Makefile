@@ -27,8 +27,8 @@ INSTALL = $(PIP) install --quiet $(PIP_ARGS) --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 CODE := $(wildcard proxy backend tests loadtest)
 
-# The tests look for a redis-server on PATH; set-up may have put one beside the interpreter.
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+# The tests take the redis-server on PATH; set-up may have put one beside the interpreter for machines that have none.
+export PATH := $(PATH):$(CURDIR)/$(BIN)
 export PYTHONDONTWRITEBYTECODE ?=
 
 .PHONY: help setup demo quick test check lint format types floors duplicates bench vllm-venv clean
