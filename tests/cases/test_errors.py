@@ -277,6 +277,8 @@ async def test_every_response_has_an_id_of_its_own(pair: Pair) -> None:
     ids = {answer.headers["x-request-id"] for answer in answers}
     assert len(ids) == len(answers)
     assert "the-clients-own" not in ids
+    assert [answer.cache for answer in answers[3:5]] == ["BYPASS", "BYPASS"]
+    assert {answer.cache for answer in answers[6:]} == {"ERROR"}
     assert all(answer.headers.getall("x-request-id") for answer in answers)  # type: ignore[attr-defined]
 
 

@@ -18,10 +18,12 @@ import pytest
 import pytest_asyncio
 
 from tests.cases.conftest import MakeProxy
+from tests.support.bodies import fresh
 from tests.support.collector import Collector, attributes, collecting, collecting_grpc
 from tests.support.mock_backend import MockBackend, Script
 from tests.support.proxy import B0, Proxy, until
 from tests.support.redis import RedisServer
+from tests.support.wire import Wire
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SOON = {
@@ -451,3 +453,15 @@ def _memory(proxy: Proxy) -> int:
 async def test_metrics_can_be_switched_off(make_proxy: MakeProxy) -> None:
     proxy = await make_proxy(settings={"telemetry.prometheus": False})
     assert (await proxy.request("GET", "/metrics", admin=True)).status == 404
+
+
+async def test_who_stops_looking_on_leaves_no_trace(make_proxy: MakeProxy) -> None:
+    proxy = await make_proxy()
+    host, port = proxy.admin_url.removeprefix("http://").split(":")
+    async with Wire.to((host, int(port))) as wire:
+        await wire.send(b"GET /samewise/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await wire.head()
+    for _ in range(5):
+        await proxy.post(fresh())
+    assert await proxy.stop() == 0
+    assert not any("Traceback" in line for line in proxy.log)

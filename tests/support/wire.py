@@ -46,6 +46,11 @@ class Wire:
             self._writer.write(data[at : at + (piece or len(data))])
             await self._writer.drain()
 
+    async def head(self, *, within: float = 5.0) -> bytes:
+        """The head of the next response, where its body has no end."""
+        async with asyncio.timeout(within):
+            return await self._reader.readuntil(b"\r\n\r\n")
+
     async def answer(self, *, within: float = 5.0) -> Heard:
         """The next response. Raises TimeoutError, or IncompleteReadError where the connection ends first."""
         async with asyncio.timeout(within):

@@ -109,6 +109,16 @@ def test_names_that_were_refused_take_no_place(record: Make) -> None:
     assert snapshot.value("samewise.requests", model="real") == 1
 
 
+def test_a_name_that_is_too_long_is_no_label(record: Make) -> None:
+    tallies = Tallies()
+    for name in ("n" * 129, "n" * 5000):
+        tallies.record(record("miss", model=name))
+    tallies.record(record("miss", model="n" * 128))
+    snapshot = tallies.snapshot()
+    assert snapshot.value("samewise.requests", model="other") == 2
+    assert snapshot.value("samewise.requests", model="n" * 128) == 1
+
+
 def test_the_tier_is_told_of_hits_alone(observer: Telemetry, record: Make) -> None:
     trace = observer.begin({}, "x")
     observer.finish(trace, record("hit", tier="memory"))

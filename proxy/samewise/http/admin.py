@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -144,10 +145,11 @@ class AdminPort:
         thinned = Thinned(int(rate)) if rate is not None else None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await response.prepare(request)
-        async for event in self._sight.events():
-            if thinned is not None and event.get("event") == "request" and not thinned.passes(float(event["at"])):
-                continue
-            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        with contextlib.suppress(ConnectionError):
+            async for event in self._sight.events():
+                if thinned is not None and event.get("event") == "request" and not thinned.passes(float(event["at"])):
+                    continue
+                await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         return response
 
     async def _environments(self, request: web.Request) -> web.StreamResponse:

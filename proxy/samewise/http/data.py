@@ -31,6 +31,7 @@ from samewise.pipeline.source import Reply
 from samewise.ports import Call, Clock, Engine, Observer, UpstreamFailed
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_ERROR = 400
 GONE = 499
 """Nobody is there to get an answer (nginx's number for it); it never goes on the wire."""
 
@@ -85,6 +86,7 @@ class DataPort:
         """The response to one request."""
         if (probe := self._health.answer(incoming)) is not None:
             probe.headers["x-request-id"] = self._request_ids()
+            probe.headers["x-samewise-cache"] = "BYPASS" if probe.status < _ERROR else "ERROR"
             return probe
         family = self._families.get(incoming.path) if incoming.method == "POST" else None
         plain = await self._plain(incoming) if family is not None else None

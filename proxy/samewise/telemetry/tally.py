@@ -11,6 +11,8 @@ from samewise.telemetry.instruments import AGES, BOUNDS
 from samewise.telemetry.snapshot import Attributes, Buckets, Exemplar, Number, Snapshot
 
 OTHER = "other"
+LONGEST = 128
+"""Characters of a name that becomes a label."""
 _OPERATIONS = {
     "chat": "chat",
     "responses": "chat",
@@ -25,7 +27,7 @@ Source = Callable[[], Iterable[Number]]
 
 
 class Names:
-    """The first `limit` names are kept; all that come later are `other`."""
+    """The first `limit` names are kept; all that come later, and those that are too long, are `other`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -35,7 +37,7 @@ class Names:
         """The name, or `other`. What was refused (`admit` False) can't take a place from what was answered."""
         if name in self._known:
             return name
-        if name and admit and len(self._known) < self._limit:
+        if name and admit and len(name) <= LONGEST and len(self._known) < self._limit:
             self._known.add(name)
             return name
         return OTHER
