@@ -412,6 +412,24 @@ async def test_invalidations_outlive_a_restart(make_proxy: MakeProxy, mb: MockBa
     assert (await proxy.post(ask(1))).cache == "MISS"
 
 
+async def test_what_the_journal_had_before_a_start_is_no_news(make_proxy: MakeProxy) -> None:
+    async def told(number: int) -> None:
+        await until(lambda: seen(number))
+
+    async def seen(number: int) -> bool:
+        return sum("control kind=invalidate" in line for line in proxy.log) == number
+
+    proxy = await make_proxy(settings={"store.url": "sqlite:///entries.db"})
+    for tag in ("a", "b"):
+        await invalidate(proxy, "tag", tag)
+    await told(2)
+    await proxy.restart()
+    await invalidate(proxy, "tag", "c")
+    await told(1)
+    (line,) = [line for line in proxy.log if "the journal was read" in line]
+    assert "events" in line
+
+
 @pytest.mark.slow
 @pytest.mark.redis
 @pytest.mark.parametrize("where", ["file", "redis"])

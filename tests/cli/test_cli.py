@@ -135,6 +135,16 @@ def test_a_dry_run_tells_the_number(run: Run, scripted: Any) -> None:
     scripted.answer("POST", "invalidate", {"matched": 17})
     assert "17 entries would be forgotten" in run("invalidate", "--all", "--dry-run").output
     assert scripted.asked[0][2]["dry_run"] is True
+    scripted.answer("POST", "invalidate", {"matched": 1})
+    assert "1 entry would be forgotten" in run("invalidate", "--all", "--dry-run").output
+
+
+def test_numbers_and_times_are_shown_whole(run: Run, scripted: Any) -> None:
+    scripted.answer("GET", "entries/k", {"key": "k", "created": 1700000000.25, "ttl": 2592000.0, "age": 0.12345678})
+    lines = [line.split(maxsplit=1) for line in run("entry", "show", "k").output.splitlines()]
+    assert lines == [["key", "k"], ["created", "2023-11-14 22:13:20"], ["ttl", "2592000"], ["age", "0.123457"]]
+    scripted.answer("GET", "config", {"store": {"max_ttl": 2592000.0}})
+    assert run("config").output.split() == ["store.max_ttl", "2592000"]
 
 
 def test_names_travel_as_one_step_of_the_path(run: Run, scripted: Any) -> None:

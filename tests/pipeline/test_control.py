@@ -65,8 +65,9 @@ def good() -> list[ControlEvent]:
 
 
 async def folded(*events: ControlEvent) -> House:
-    """A control that has read these events, as they come out of a journal."""
+    """A control that runs and then hears of these events, as they come out of a journal."""
     at = house(lambda body, url: {})
+    await at.control.catch_up()
     for number, event in enumerate(events, 1):
         await at.control._journal.append(decode(encode(event), number))
     await at.control.catch_up()

@@ -52,9 +52,12 @@ def invalidate(
     what = scope if scope == "all" else f"{scope} {value}" + (f" of {whose}" if whose else "")
     matched, epoch = told.get("matched"), told.get("epoch")
     if dry_run:
-        click.echo(f"{what}: {show.cell(matched)} entries would be forgotten")
+        click.echo(f"{what}: {show.count(matched, 'entry', 'entries')} would be forgotten")
     else:
-        facts = [f"{matched} entries" if matched is not None else "", f"epoch {epoch}" if epoch is not None else ""]
+        facts = [
+            show.count(matched, "entry", "entries") if matched is not None else "",
+            f"epoch {epoch}" if epoch is not None else "",
+        ]
         click.echo(f"{what}: invalidated {', '.join(fact for fact in facts if fact)}".rstrip())
 
 
@@ -71,7 +74,10 @@ def entry() -> None:
 def show_entry(proxy: Admin, *, key: str, full: bool, as_json: bool) -> None:
     """The entry under KEY; exit code 1 where there is none."""
     told = proxy.get("entries", key, query="full" if full else "")
-    show.as_json(told) if as_json or full else show.facts(told)
+    if as_json or full:
+        show.as_json(told)
+        return
+    show.facts({**told, **({"created": show.moment(told["created"])} if "created" in told else {})})
 
 
 @entry.command("delete")

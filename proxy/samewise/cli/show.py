@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+_LARGE = 1e5
+"""From here on six digits would leave out what is before the point."""
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 
 
@@ -55,12 +57,17 @@ def cell(value: Any) -> str:
         case str():
             text = value
         case float():
-            text = f"{value:.6g}"
+            text = f"{value:.6g}" if abs(value) < _LARGE else f"{value:.15g}"
         case int():
             text = str(value)
         case _:
             text = json.dumps(value, ensure_ascii=False)
     return text.translate(_CONTROL).encode("utf-8", "backslashreplace").decode()
+
+
+def count(number: Any, one: str, many: str) -> str:
+    """`1 entry`, `2 entries`."""
+    return f"{cell(number)} {one if number == 1 else many}"
 
 
 def moment(seconds: Any) -> str:

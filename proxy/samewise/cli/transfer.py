@@ -52,7 +52,9 @@ def export(proxy: Admin, *, file: Path, as_json: bool, **filters: str | None) ->
     finally:
         partial.unlink(missing_ok=True)
     told = {"file": str(file), "entries": reader.entries, "bytes": file.stat().st_size}
-    show.as_json(told) if as_json else click.echo(f"{told['entries']} entries, {told['bytes']} bytes, in {file}")
+    show.as_json(told) if as_json else click.echo(
+        f"{show.count(told['entries'], 'entry', 'entries')}, {told['bytes']} bytes, in {file}"
+    )
 
 
 @click.command(name="import")
@@ -74,7 +76,7 @@ def import_(proxy: Admin, *, file: Path, ttl: float | None, as_json: bool) -> No
     if as_json:
         show.as_json(told)
         return
-    click.echo(f"{told['entries']} entries")
+    click.echo(show.count(told["entries"], "entry", "entries"))
     for why, count in told["skipped"].items():
         click.echo(f"{count} not taken: {_WHY.get(why, why)}")
 

@@ -196,7 +196,7 @@ class Control:
             await asyncio.sleep(RETRY)
 
     async def catch_up(self) -> None:
-        """Take in what the journal has by now. Raises StoreUnavailable."""
+        """Take in what the journal has by now; what it had before the start is no news. Raises StoreUnavailable."""
         events = await self._journal.since(self.number)
         if self._provisional:
             self._provisional = False
@@ -204,10 +204,12 @@ class Control:
         for event in events:
             if event.number > self.number:
                 self.number = event.number
-                await self._take_in(event)
+                await self._take_in(event, news=self.ready)
+        if events and not self.ready:
+            _log.info("the journal was read: %d events, the last is number %d", len(events), self.number)
         self.ready = True
 
-    async def _take_in(self, event: ControlEvent) -> None:
+    async def _take_in(self, event: ControlEvent, *, news: bool) -> None:
         """One event that can't be applied is left out, aloud: those after it hold all the same."""
         self.generation += 1
         try:
@@ -216,6 +218,8 @@ class Control:
             why = str(failure) if isinstance(failure, ValueError) else repr(failure)
             told = {"of": event.kind, "by": event.by, "number": event.number, "why": why[:200]}
             self._observer.notice(Notice(kind="control-skipped", detail=told))
+            return
+        if not news:
             return
         self._observer.notice(
             Notice(
