@@ -129,7 +129,7 @@ def tiny_model_command(directory: Path, seed: int, sharpness: float, hidden: int
 
     with _one_line():
         shape = tiny_model.Shape(seed=seed, sharpness=sharpness).wider(hidden)
-    tiny_model.write(directory, shape)
+        tiny_model.write(directory, shape)
     click.echo(f"{directory}")
 
 

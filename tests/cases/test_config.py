@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cases.conftest import MakeProxy
+from tests.cases.test_explain import samewise
+from tests.support.proxy import Proxy
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -58,3 +60,11 @@ async def test_where_nothing_is_set_the_documented_defaults_hold(make_proxy: Mak
     (line,) = [line for line in proxy.log if "settings" in line and "server.port" in line]
     for told in ("cache.mode=on", "cache.unseeded=bypass", "store.ttl=3600", "auth.keys=[]"):
         assert told in line
+
+
+async def test_a_command_that_is_pointed_at_the_data_port_says_so(proxy: Proxy) -> None:
+    for words in (("stats",), ("tail",), ("entry", "show", "k")):
+        code, _, err = await samewise(proxy, *words, "--admin", proxy.url)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert f"{proxy.url} is the data port" in err
+        assert "--admin" in err

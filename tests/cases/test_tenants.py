@@ -241,7 +241,11 @@ async def test_a_key_is_let_in_for_its_models_alone(make_proxy: MakeProxy, mb: M
         got = await proxy.request("POST", path, body=body, headers={"Authorization": f"Bearer {A}"})
         assert (got.status, got.json()["error"]["code"]) == (403, "model_not_allowed"), path
     assert mb.count == 1
-    assert (await proxy.request("GET", "/v1/models", headers={"Authorization": f"Bearer {A}"})).status == 200
+    listed = await proxy.request("GET", "/v1/models", headers={"Authorization": f"Bearer {A}"})
+    assert (listed.status, listed.headers["content-type"].partition(";")[0]) == (200, "application/json")
+    assert [model["id"] for model in listed.json()["data"]] == ["m-small", "m-x"]
+    one = await proxy.request("GET", "/v1/models/m-large", headers={"Authorization": f"Bearer {A}"})
+    assert (one.status, one.json()["error"]["code"]) == (403, "model_not_allowed")
 
 
 async def test_a_key_that_asks_too_often_waits_hits_included(make_proxy: MakeProxy, mb: MockBackend) -> None:

@@ -13,6 +13,8 @@ import click
 NO, USAGE, UNREACHABLE = 1, 2, 3
 """Exit codes: the answer is "no"; usage or configuration; the server could not be reached."""
 
+_BELOW = frozenset({400, 431, 500})
+"""What either port says below its application, in the same words."""
 _API = "/samewise/v1"
 _TIMEOUT = 30.0
 
@@ -149,19 +151,26 @@ class Admin:
             self._unreachable(error)
 
     def _check(self, response: http.client.HTTPResponse) -> None:
+        if response.getheader("x-samewise-cache") is not None and response.status not in _BELOW:
+            hint = "--admin should be its admin port, such as http://127.0.0.1:8081"
+            raise Fail(f"{self.url} is the data port of a proxy; {hint}", USAGE)
         if response.status < 400:
             return
-        message = _message(response.read(65536)) or f"{self.url} answered {response.status} {response.reason}"
+        told = _message(response.read(65536))
+        message = told or f"{self.url} answered {response.status} {response.reason}"
         match response.status:
             case 401 | 403:
                 hint = "set SAMEWISE_ADMIN_TOKEN to the [admin] token of the proxy"
                 raise Fail(f"{self.url} refused: {message}; {hint}", USAGE)
+            case 404 if not told:
+                raise Fail(f"{message}; is --admin the admin port of samewise?", USAGE)
             case 404 | 409:
                 raise Fail(message, NO)
             case status if status < 500:
                 raise Fail(message, USAGE)
             case status:
-                raise Fail(f"{self.url} answered {status}: {message}", UNREACHABLE)
+                why = f": {told}" if told else ""
+                raise Fail(f"{self.url} was reached and failed with {status}{why}; its log says why", UNREACHABLE)
 
     def _unreachable(self, error: Exception) -> NoReturn:
         hint = "start it with `samewise serve`, or name it with --admin or SAMEWISE_ADMIN_URL"

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
+from multidict import CIMultiDict
 
 from samewise.core import headers, request
 from samewise.core.answer import Headers
@@ -16,7 +17,8 @@ from samewise.core.controls import parse_controls, with_query
 from samewise.core.errors import ProxyError
 from samewise.core.families.contract import Family
 from samewise.core.reason import Reason
-from samewise.http import body, render, server
+from samewise.core.tenants import Key
+from samewise.http import body, models, render, server
 from samewise.http.auth import Caller, Gate
 from samewise.http.framing import MAX_REMEMBERED
 from samewise.http.health import Health
@@ -28,7 +30,7 @@ from samewise.pipeline.content import content_of
 from samewise.pipeline.lane import Lane
 from samewise.pipeline.reply import upstream_error
 from samewise.pipeline.source import Reply
-from samewise.ports import Call, Clock, Engine, Observer, UpstreamFailed
+from samewise.ports import Call, Clock, Engine, Exchange, Observer, UpstreamFailed
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _ERROR = 400
@@ -231,9 +233,12 @@ class DataPort:
         account.marks.reason = Reason.UNCACHED_PATH
         upload = body.Upload(incoming, self._bounds)
         sent: bytes | AsyncIterator[bytes] = b""
-        if caller.key is not None and caller.key.restricted and incoming.method not in _SAFE:
+        limited = caller.key if caller.key is not None and caller.key.restricted else None
+        if limited is not None and (named := models.named(incoming.path)) is not None:
+            self._gate.check_model(limited, named)
+        if limited is not None and incoming.method not in _SAFE:
             sent = await body.read(incoming, self._bounds)
-            self._gate.check_model(caller.key, _model(sent))
+            self._gate.check_model(limited, _model(sent))
         elif incoming.body_exists:
             sent = upload.pieces()
         coding = body.coding(incoming)
@@ -255,6 +260,8 @@ class DataPort:
             account.marks.environment, account.marks.member = exchange.environment, exchange.member
             account.marks.answered = exchange.status
             own = render.marks(account, exchange.status)
+            if limited is not None and incoming.method == "GET" and models.is_list(incoming.path):
+                return await self._models(exchange, limited, account)
             response = web.StreamResponse(status=exchange.status)
             response.headers.extend((*headers.of_response(exchange.headers), *headers.size(exchange.headers), *own))
             await response.prepare(incoming)
@@ -270,6 +277,18 @@ class DataPort:
             return response
         finally:
             await exchange.close()
+
+    @staticmethod
+    async def _models(exchange: Exchange, key: Key, account: Account) -> web.Response:
+        """The models of the list that the key may use. Raises ProxyError."""
+        try:
+            raw = await exchange.read()
+        except UpstreamFailed as failure:
+            raise upstream_error(failure) from failure
+        fields = (*headers.of_response(exchange.headers), *render.marks(account, exchange.status))
+        told = models.allowed(raw, key) if exchange.status < _ERROR else raw
+        account.first_byte()
+        return web.Response(status=exchange.status, headers=CIMultiDict(fields), body=told)
 
 
 def _target(incoming: web.BaseRequest) -> str:
