@@ -204,7 +204,7 @@ async def test_a_wrong_value_is_refused_with_its_fields_name(refusing: Proxy, fi
     error = answer.json()["error"]
     assert answer.status == 400
     assert error["param"] == f"values.{field}"
-    assert field in error["message"]
+    assert error["message"].startswith(f"{field} should be ")
     assert await refusing.admin("GET", "/profiles/default") == before
 
 
@@ -308,7 +308,7 @@ async def test_the_command_changes_what_later_requests_are_sampled_with(
     assert (code, [item["name"] for item in json.loads(out)["items"]]) == (0, ["default"])
     code, _, err = await samewise(proxy, "profiles", "set", "default", saved(tmp_path, "w.json", {"top_p": 3}))
     assert code == 2
-    assert "top_p" in err
+    assert "top_p should be a number" in err
     assert (await samewise(proxy, "profiles", "show", "none"))[0] == 1
 
 

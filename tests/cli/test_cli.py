@@ -264,6 +264,15 @@ def test_refusals_have_their_exit_codes_and_one_line(run: Run, scripted: Any, st
     assert len(result.output.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("status", "code"), [(404, 2), (500, 3)])
+def test_an_answer_without_a_reason_is_told_once(run: Run, scripted: Any, status: int, code: int) -> None:
+    scripted.answer("GET", "status", b"<html>", status)
+    result = run("stats")
+    assert (result.exit_code, len(result.output.splitlines())) == (code, 1)
+    assert result.output.count(scripted.url) == 1
+    assert str(status) in result.output
+
+
 def test_no_proxy_exits_3_and_says_what_to_do(run: Run) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -244,7 +244,7 @@ def _values(values: object) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise _bad("values should be an object of sampling values", "values")
     for field, problem in sampling.validate(values):
-        raise _bad(f"{field} {problem}", f"values.{field}")
+        raise _bad(f"{field} should be {problem}", f"values.{field}")
     return values
 
 
