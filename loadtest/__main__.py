@@ -16,6 +16,7 @@ SCENARIOS = {
     "mixed": "loadtest.fast.mixed",
     "conversation": "loadtest.fast.conversation",
     "long": "loadtest.fast.long_prompts",
+    "verifier": "loadtest.fast.verifier",
     "soak": "loadtest.fast.soak",
     "scale": "loadtest.fast.scale",
     "peers": "loadtest.fast.peers",

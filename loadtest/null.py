@@ -1,8 +1,8 @@
 """A null upstream: as little between a request and its answer as Python allows, with or without a latency.
 
-`python -m loadtest.null [--latency SECONDS] [--gap SECONDS] [--chunks N] [--turns 1]` prints its base URL.
-`GET /count` says how many answers were asked for. Streams have N chunks: with a gap between them, or each
-in a turn of its own, or all in one piece.
+`python -m loadtest.null [--latency SECONDS] [--gap SECONDS] [--chunks N] [--turns 1] [--again FAULT]` prints its
+base URL. `GET /count` says how many answers were asked for. Streams have N chunks: with a gap between them, or each
+in a turn of its own, or all in one piece. Recomputations, which bring a `cache_salt`, meet the FAULT.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import json
 import re
 import sys
 from collections.abc import Coroutine
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 ENVIRONMENT = "0" * 32
 TEXT = "It is the same question, so it is the same answer. " * 18
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _STREAM = re.compile(rb'"stream": ?true')
+_AGAIN = b'"cache_salt"'
 
 
 def answer() -> bytes:
@@ -47,15 +48,25 @@ def _response(body: bytes, kind: str = "application/json") -> bytes:
     return f"{head}{ENVIRONMENT}\r\n\r\n".encode() + body
 
 
+class Shape(NamedTuple):
+    """How answers are given: times in seconds; `again` is `refuse`, `hang` or `cut`, or empty for no fault."""
+
+    latency: float = 0.0
+    gap: float = 0.0
+    chunks: int = 200
+    turns: bool = False
+    again: str = ""
+
+
 class Null(asyncio.Protocol):
     """One connection, one request at a time."""
 
     count = 0
 
-    def __init__(self, latency: float, gap: float, chunks: int, turns: bool) -> None:
-        self._latency, self._gap, self._turns = latency, gap, turns
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
         self._answer = _response(answer())
-        self._events = [b"%x\r\n%b\r\n" % (len(event), event) for event in events(chunks)] + [b"0\r\n\r\n"]
+        self._events = [b"%x\r\n%b\r\n" % (len(event), event) for event in events(shape.chunks)] + [b"0\r\n\r\n"]
         self._head = (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
             b"x-samewise-environment: " + ENVIRONMENT.encode() + b"\r\n\r\n"
@@ -84,17 +95,25 @@ class Null(asyncio.Protocol):
             self._transport.write(_response(self._told(path)))
             return
         Null.count += 1
-        if _STREAM.search(request):
-            if self._turns:
+        shape = self._shape
+        if shape.again and _AGAIN in request:
+            self._fail(self._transport, shape.again)
+        elif _STREAM.search(request):
+            if shape.turns or shape.gap or shape.latency:
                 self._later(self._stream())
-            elif not self._gap and not self._latency:
-                self._transport.write(self._head + b"".join(self._events))
             else:
-                self._later(self._stream())
-        elif self._latency:
-            asyncio.get_running_loop().call_later(self._latency, self._transport.write, self._answer)
+                self._transport.write(self._head + b"".join(self._events))
+        elif shape.latency:
+            asyncio.get_running_loop().call_later(shape.latency, self._transport.write, self._answer)
         else:
             self._transport.write(self._answer)
+
+    def _fail(self, transport: asyncio.Transport, fault: str) -> None:
+        if fault == "refuse":
+            transport.write(_response(b'{"error":{"message":"busy"}}').replace(b"200 OK", b"429 Too Many Requests", 1))
+        elif fault == "cut":
+            transport.write(self._answer[: len(self._answer) // 2])
+            transport.close()
 
     def _told(self, path: bytes) -> bytes:
         match path:
@@ -114,17 +133,15 @@ class Null(asyncio.Protocol):
 
     async def _stream(self) -> None:
         assert self._transport is not None
-        await asyncio.sleep(self._latency)
+        await asyncio.sleep(self._shape.latency)
         self._transport.write(self._head)
         for event in self._events:
             self._transport.write(event)
-            await asyncio.sleep(self._gap)
+            await asyncio.sleep(self._shape.gap)
 
 
-async def _serve(port: int, latency: float, gap: float, chunks: int, turns: bool) -> None:
-    server = await asyncio.get_running_loop().create_server(
-        lambda: Null(latency, gap, chunks, turns), "127.0.0.1", port, backlog=4096
-    )
+async def _serve(port: int, shape: Shape) -> None:
+    server = await asyncio.get_running_loop().create_server(lambda: Null(shape), "127.0.0.1", port, backlog=4096)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
     await server.serve_forever()
 
@@ -139,8 +156,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--gap", type=float, default=0.0)
     parser.add_argument("--chunks", type=int, default=200)
     parser.add_argument("--turns", type=int, default=0, help="1: each chunk is a write of its own")
+    parser.add_argument("--again", default="", choices=("", "refuse", "hang", "cut"), help="what recomputations meet")
     given = parser.parse_args(argv)
-    uvloop.run(_serve(given.port, given.latency, given.gap, given.chunks, bool(given.turns)))
+    shape = Shape(given.latency, given.gap, given.chunks, bool(given.turns), given.again)
+    uvloop.run(_serve(given.port, shape))
     return 0
 
 

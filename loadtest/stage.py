@@ -34,7 +34,7 @@ class Stage:
         self._processes: list[subprocess.Popen[str]] = []
         self._folders: list[Path] = []
 
-    def null(self, **options: float) -> Server:
+    def null(self, **options: float | str) -> Server:
         """A null upstream."""
         flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         return self.start([sys.executable, "-m", "loadtest.null", *flags], LOAD)
