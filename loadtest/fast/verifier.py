@@ -32,7 +32,9 @@ def measure(given: Options) -> list[Figure]:
     with stage() as on:
         proxies = {"": on.proxy(on.null().url)}
         for fault in FAULTS:
-            proxies[fault] = on.proxy(on.null(again=fault).url, verify__rate=1.0, verify__warm=0.0)
+            proxies[fault] = on.proxy(
+                on.null(again=fault).url, verify__rate=1.0, verify__warm=0.0, timeouts__first_byte="2s"
+            )
         for proxy in proxies.values():
             anew(proxy.url, 60, question, count=KNOWN)
         turns = in_turns(given.rounds, {name: (proxy, load) for name, proxy in proxies.items()})
