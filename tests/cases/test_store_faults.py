@@ -89,9 +89,9 @@ async def test_callers_that_leave_never_shift_the_replies_of_others(
 async def test_a_value_under_another_key_is_a_miss(
     make_proxy: MakeProxy, mb: MockBackend, redis_server: RedisServer
 ) -> None:
-    proxy = await make_proxy(settings=on_redis(redis_server.url))
+    writer, proxy = [await make_proxy(settings=on_redis(redis_server.url)) for _ in range(2)]
     one, other = prompt("one"), prompt("other")
-    first, second = await proxy.post(one), await proxy.post(other)
+    first, second = await writer.post(one), await writer.post(other)
     await wait_for_entries(redis_server, 2)
     name = "samewise:default:e:{%s}"
     redis_server.command("COPY", name % second.key, name % first.key, "REPLACE")
@@ -106,7 +106,7 @@ async def test_a_value_under_another_key_is_a_miss(
 async def test_values_overwritten_with_anything_are_misses(
     make_proxy: MakeProxy, mb: MockBackend, redis_server: RedisServer
 ) -> None:
-    proxy = await make_proxy(settings=on_redis(redis_server.url))
+    writer, proxy = [await make_proxy(settings=on_redis(redis_server.url)) for _ in range(2)]
     writes: list[tuple[str, *tuple[str | bytes, ...]]] = [
         ("SET", "{}"),
         ("SET", b"\x80\x04K\x01."),
@@ -115,7 +115,7 @@ async def test_values_overwritten_with_anything_are_misses(
     ]
     for number, (command, *values) in enumerate(writes):
         body = prompt(f"p{number}")
-        name = f"samewise:default:e:{{{(await proxy.post(body)).key}}}"
+        name = f"samewise:default:e:{{{(await writer.post(body)).key}}}"
         await wait_for_entries(redis_server, number + 1)
         redis_server.command("DEL", name)
         redis_server.command(command, name, *values)
