@@ -157,6 +157,26 @@ def test_an_entry_that_is_not_there_exits_1(run: Run) -> None:
     assert run("entry", "delete", "k").exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("v.json", '{"temperature": 0.5, "temperature": 0.6}'),
+        ("v.json", '{"logit_bias": {"1": 1, "1": 2}}'),
+        ("v.json", '{"temperature": NaN}'),
+        ("v.json", "[]"),
+        ("v.toml", "temperature = 0.5\ntemperature = 0.6"),
+    ],
+)
+def test_a_profile_that_says_a_thing_twice_is_not_sent(
+    run: Run, scripted: Any, tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    refused = run("profiles", "set", "p", str(tmp_path / name))
+    assert refused.exit_code == 2
+    assert name in refused.output and "Traceback" not in refused.output
+    assert scripted.asked == []
+
+
 def test_profiles_take_values_from_json_toml_and_stdin(run: Run, scripted: Any, tmp_path: Path) -> None:
     scripted.answer("PUT", "profiles/p", {"name": "p", "active": 2, "versions": []})
     (tmp_path / "v.toml").write_text("temperature = 0.5")

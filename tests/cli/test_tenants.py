@@ -9,7 +9,13 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
-from click.testing import Result
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from samewise.cli.tenants import keys
+from samewise.settings import load_keys
 
 Run = Callable[..., Result]
 
@@ -36,6 +42,28 @@ def test_a_new_key_fits_its_line_and_is_told_to_nobody(run: Run, scripted: Any) 
     assert tomllib.loads(f"key = {line[0]}")["key"] == {"tenant": "team-a", "sha256": digest}
     assert json.loads(run("keys", "new", "a", "--json").output)["key"] != key[0]
     assert scripted.asked == []
+
+
+@pytest.mark.parametrize("tenant", ["", 'team "a', "é x", "a b", "a\n", "x" * 129, "shared:a", "credential:a"])
+def test_a_name_that_settings_would_refuse_makes_no_key(run: Run, tenant: str) -> None:
+    for more in ((), ("--json",)):
+        refused = run("keys", "new", tenant, *more)
+        assert refused.exit_code == 2
+        assert "should" in refused.output and "sk-" not in refused.output
+
+
+@given(tenant=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=128))
+@example(tenant='"')
+@example(tenant="${HOME}$$")
+@example(tenant="\\u0041")
+def test_the_line_of_a_new_key_is_read_by_the_settings_as_it_was_meant(
+    tmp_path_factory: pytest.TempPathFactory, tenant: str
+) -> None:
+    said = CliRunner().invoke(keys, ["new", "--", tenant])
+    (line,) = re.findall(r"\{ .* \}", said.output)
+    file = tmp_path_factory.mktemp("keys") / "keys.toml"
+    file.write_text(f"keys = [{line}]")
+    assert [key.tenant for key in load_keys(str(file))] == [tenant]
 
 
 def test_revoking_says_what_is_gone_and_what_is_not_known_exits_1(run: Run, scripted: Any) -> None:

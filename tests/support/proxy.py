@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -302,9 +303,10 @@ class Proxy:
         host, port = self.url.removeprefix("http://").split(":")
         return host, int(port)
 
-    async def raw(self, data: bytes, *, wait: float = 5.0) -> bytes:
+    async def raw(self, data: bytes, *, wait: float = 5.0, admin: bool = False) -> bytes:
         """Bytes over a bare socket, and all that comes back until the proxy closes or falls silent."""
-        reader, writer = await asyncio.open_connection(*self.address)
+        url = urlsplit(self.admin_url if admin else self.url)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
         writer.write(data)
         await writer.drain()
         got = bytearray()

@@ -98,7 +98,7 @@ async def running(settings: Settings, worker: Worker | None = None) -> AsyncIter
         if admin_socket is not None:
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
-            await web.SockSite(runner, admin_socket).start()
+            stack.callback((await server.listen_admin(runner, admin_socket)).close)
         listener = await server.listen(protocols, data_socket)
         admin_url = "" if admin_socket is None else server.url_of(admin_socket)
         drain = functools.partial(_drain, house, protocols, listener)

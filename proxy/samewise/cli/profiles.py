@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import click
 
 from samewise.cli import show
 from samewise.cli.client import USAGE, Admin, Fail
+from samewise.cli.files import read, read_object
 from samewise.cli.options import admin, as_json
 
 _reason = click.option("--reason", default="", help="Why; it is kept with the version.")
@@ -121,13 +119,9 @@ def _canary(row: dict[str, Any]) -> str:
 
 
 def _values(file: str) -> dict[str, Any]:
+    if not file.endswith(".toml"):
+        return read_object(file, 'sampling values, such as {"temperature": 0.7}, or TOML where its name ends in .toml')
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        values = tomllib.loads(text) if file.endswith(".toml") else json.loads(text)
-    except OSError as error:
-        raise Fail(f"{file} can't be read: {error.strerror}", USAGE) from None
+        return tomllib.loads(read(file).decode("utf-8"))
     except ValueError as error:
-        raise Fail(f"{file} should be JSON, or TOML where its name ends in .toml: {error}", USAGE) from None
-    if not isinstance(values, dict):
-        raise Fail(f'{file} should hold an object of sampling values, such as {{"temperature": 0.7}}', USAGE)
-    return values
+        raise Fail(f"{file} should be TOML: {error}", USAGE) from None

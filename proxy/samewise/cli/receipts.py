@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import click
 
 from samewise.cli import show
-from samewise.cli.client import NO, USAGE, Admin, Fail
+from samewise.cli.client import NO, Admin
+from samewise.cli.files import read_object
 from samewise.cli.options import admin, as_json
 
 
@@ -58,19 +57,11 @@ def check_receipts(proxy: Admin, *, as_json: bool) -> None:
 @admin
 def replay_receipt(proxy: Admin, *, identity: str, file: Path | None, as_json: bool) -> None:
     """Ask the backend again; exit code 1 unless it gives the same answer."""
-    told = proxy.post("receipts", identity, "replay", body={} if file is None else {"request": _read(file)})
+    asked = {} if file is None else {"request": read_object(str(file), "the body of a request")}
+    told = proxy.post("receipts", identity, "replay", body=asked)
     if as_json:
         show.as_json(told)
     else:
         show.facts(told)
     if told.get("verdict") != "match":
         raise SystemExit(NO)
-
-
-def _read(file: Path) -> Any:
-    try:
-        return json.loads(file.read_bytes())
-    except OSError as error:
-        raise Fail(f"{file} can't be read: {error.strerror or error}", USAGE) from None
-    except ValueError as error:
-        raise Fail(f"{file} is not JSON: {error}", USAGE) from None

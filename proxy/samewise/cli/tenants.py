@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 
 import click
 
 from samewise.cli import show
-from samewise.cli.client import Admin
+from samewise.cli.client import USAGE, Admin, Fail
 from samewise.cli.options import admin, as_json
+from samewise.core import tenants
 
 _BYTES = 32
 
@@ -48,13 +50,17 @@ def list_keys(proxy: Admin, *, as_json: bool) -> None:
 @as_json
 def new(*, tenant: str, as_json: bool) -> None:
     """Make a key for TENANT, and the line for the settings; nothing is told to a proxy, nothing is kept."""
+    try:
+        tenants.tenant(tenant)
+    except ValueError as rule:
+        raise Fail(f"TENANT {rule} (it is {tenant!r})", USAGE) from None
     key = f"sk-{secrets.token_urlsafe(_BYTES)}"
     digest = hashlib.sha256(key.encode()).hexdigest()
     if as_json:
         show.as_json({"key": key, "tenant": tenant, "sha256": digest})
         return
     click.echo(f"the client's key, shown this once: {key}")
-    click.echo(f'for [auth] keys or its file: {{ tenant = "{tenant}", sha256 = "{digest}" }}')
+    click.echo(f"for [auth] keys or its file: {{ tenant = {_toml(tenant)}, sha256 = {_toml(digest)} }}")
 
 
 @keys.command()
@@ -65,3 +71,8 @@ def revoke(proxy: Admin, *, sha256: str, as_json: bool) -> None:
     """Take a key away at once, in every proxy on the store, and for good; 12 digits are enough."""
     told = proxy.delete("keys", sha256)
     show.as_json(told) if as_json else click.echo(f"{show.cell(told.get('revoked'))} is revoked")
+
+
+def _toml(text: str) -> str:
+    """Printable ASCII as the settings read it, which take `$$` for a dollar sign."""
+    return json.dumps(text.replace("$", "$$"))

@@ -210,7 +210,7 @@ def _value(name: str, sent: Mapping[str, Any], extra: Mapping[str, Any]) -> obje
 
 
 def _finite(value: Any) -> bool:
-    return is_number(value) and math.isfinite(value)
+    return is_number(value) and (isinstance(value, int) or math.isfinite(value))
 
 
 def _whole(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -11,6 +12,23 @@ import msgspec
 
 SHARED, CREDENTIAL = "shared:", "credential:"
 """What tenants begin with that no setting names: a group's, and those that only an upstream can tell apart."""
+
+
+_LABEL = re.compile(r"[!-~]{1,128}")
+
+
+def label(value: str) -> str:
+    """A word that fits into a header: an environment, a tenant. Raises ValueError that says what it should be."""
+    if not _LABEL.fullmatch(value):
+        raise ValueError("should be 1 to 128 printable ASCII characters without spaces")
+    return value
+
+
+def tenant(value: str) -> str:
+    """A label that is none of those which the proxy makes itself. Raises ValueError that says what it should be."""
+    if value.startswith((SHARED, CREDENTIAL)):
+        raise ValueError(f'should not begin with "{SHARED}" or "{CREDENTIAL}"')
+    return label(value)
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):

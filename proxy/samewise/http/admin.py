@@ -17,6 +17,7 @@ from samewise.core.controls import parse_controls
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
 from samewise.core.families.contract import Family
+from samewise.http import asked as bodies
 from samewise.http.auth import CREDENTIALS, Gate
 from samewise.http.guard import Guard, by, middleware
 from samewise.http.health import Health
@@ -156,23 +157,26 @@ class AdminPort:
         return web.json_response({"items": self._operations.environments()})
 
     async def _change_upstream(self, request: web.Request) -> web.StreamResponse:
-        asked = await _object(request)
+        asked = await bodies.decision(request, "url", "reason")
         kind = f"upstream-{request.match_info['action']}"
-        await self._operations.change_upstream(kind, _text(asked, "url"), by=by(request), reason=_text(asked, "reason"))
+        url, reason = bodies.text(asked, "url"), bodies.text(asked, "reason")
+        await self._operations.change_upstream(kind, url, by=by(request), reason=reason)
         return web.json_response({"items": self._operations.upstreams()})
 
     async def _upstreams(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"items": self._operations.upstreams()})
 
     async def _explain(self, request: web.Request) -> web.StreamResponse:
-        asked = await _object(request)
+        asked = await bodies.read(request, "endpoint", "body", "headers", "tenant", "full", "nearest")
+        full, nearest = bodies.flag(asked, "full", False), bodies.flag(asked, "nearest", True)
+        headers = bodies.headers(asked, "headers")
+        tenant = None if asked.get("tenant") is None else bodies.text(asked, "tenant")
         endpoint = asked.get("endpoint", "chat")
         family = self._families(endpoint) if isinstance(endpoint, str) else None
         if family is None:
             raise ProxyError(400, f"unknown endpoint {endpoint!r}", code="unknown_endpoint", param="endpoint")
         body = asked.get("body")
-        value = parse(body.encode() if isinstance(body, str) else json.dumps(body).encode())
-        headers = {str(name).lower(): str(value) for name, value in (asked.get("headers") or {}).items()}
+        value = parse(body.encode("utf-8", "surrogatepass") if isinstance(body, str) else json.dumps(body).encode())
         plan = self._answerer.plan(
             Ask(
                 family=family,
@@ -180,24 +184,23 @@ class AdminPort:
                 value=value,
                 headers=tuple(headers.items()),
                 controls=parse_controls(headers),
-                tenant=self._tenant(asked.get("tenant"), tuple(headers.items())),
+                tenant=self._tenant(tenant, tuple(headers.items())),
             )
         )
-        full = bool(asked.get("full", False))
         told = explain.explain(plan, full=full)
         prefixes = warmth.explained(self._prefixes, plan)
         told["prefix"] = prefixes[0]
         for unit, prefix in zip(told.get("units", ()), prefixes, strict=False):
             unit["prefix"] = prefix
-        if asked.get("nearest", True):
+        if nearest:
             found = await self._neighbours.find(plan, full=full)
             told["nearest"] = None if found is None else msgspec.to_builtins(found)
         return web.json_response(told)
 
-    def _tenant(self, named: object, headers: Headers) -> str:
+    def _tenant(self, named: str | None, headers: Headers) -> str:
         """The tenant that is named, else the one that a credential among the headers would have at the data port."""
         if named is not None:
-            return str(named)
+            return named
         return self._gate.identify(headers).space if any(name in CREDENTIALS for name, _ in headers) else ""
 
     # --- entries --------------------------------------------------------------------------------------
@@ -210,6 +213,7 @@ class AdminPort:
         return web.json_response(shown(entry, full="full" in request.query))
 
     async def _delete_entry(self, request: web.Request) -> web.StreamResponse:
+        await bodies.read(request)
         key = request.match_info["key"]
         done = await self._operations.invalidate("key", key, dry_run=False, by=by(request), reason="deleted")
         if not done.matched:
@@ -217,23 +221,20 @@ class AdminPort:
         return web.json_response({"deleted": done.matched})
 
     async def _invalidate(self, request: web.Request) -> web.StreamResponse:
-        asked = await _object(request)
+        asked = await bodies.decision(request, "scope", "value", "tenant", "dry_run", "reason")
         scope, value = asked.get("scope"), asked.get("value", "")
         if not isinstance(scope, str):
             raise ProxyError(400, "scope should be text", code="invalid_value", param="scope")
         listed = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if value is not None and not isinstance(value, str) and not listed:
             raise ProxyError(400, "value should be text, or a list of texts", code="invalid_value", param="value")
-        dry_run = asked.get("dry_run", False)
-        if not isinstance(dry_run, bool):
-            raise ProxyError(400, "dry_run should be true or false", code="invalid_value", param="dry_run")
         done = await self._operations.invalidate(
             scope,
             value or "",
-            dry_run=dry_run,
+            dry_run=bodies.flag(asked, "dry_run", False),
             by=by(request),
-            reason=_text(asked, "reason"),
-            tenant=_text(asked, "tenant"),
+            reason=bodies.text(asked, "reason"),
+            tenant=bodies.text(asked, "tenant"),
         )
         return web.json_response({name: item for name, item in msgspec.to_builtins(done).items() if item is not None})
 
@@ -247,46 +248,46 @@ class AdminPort:
         return web.json_response(profile_view(self._operations.profile(request.match_info["name"])))
 
     async def _set_profile(self, request: web.Request) -> web.StreamResponse:
-        asked = await _object(request)
+        asked = await bodies.decision(request, "values", "match", "reason")
         profile = await self._operations.set_profile(
             request.match_info["name"],
             asked.get("values"),
             match=asked.get("match"),
             by=by(request),
-            reason=_text(asked, "reason"),
+            reason=bodies.text(asked, "reason"),
         )
         return web.json_response(profile_view(profile))
 
     async def _canary(self, request: web.Request) -> web.StreamResponse:
-        asked = await _object(request)
+        asked = await bodies.decision(request, "values", "percent", "reason")
         profile = await self._operations.set_profile(
             request.match_info["name"],
             asked.get("values"),
             percent=asked.get("percent") or 0,
             by=by(request),
-            reason=_text(asked, "reason"),
+            reason=bodies.text(asked, "reason"),
         )
         return web.json_response(profile_view(profile))
 
     async def _promote(self, request: web.Request) -> web.StreamResponse:
-        asked = await _object(request)
+        asked = await bodies.decision(request, "reason")
         profile = await self._operations.promote(
-            request.match_info["name"], by=by(request), reason=_text(asked, "reason")
+            request.match_info["name"], by=by(request), reason=bodies.text(asked, "reason")
         )
         return web.json_response(profile_view(profile))
 
     async def _rollback(self, request: web.Request) -> web.StreamResponse:
-        asked = await _object(request)
+        asked = await bodies.decision(request, "reason")
         profile = await self._operations.rollback(
-            request.match_info["name"], by=by(request), reason=_text(asked, "reason")
+            request.match_info["name"], by=by(request), reason=bodies.text(asked, "reason")
         )
         return web.json_response(profile_view(profile))
 
     async def _activate(self, request: web.Request) -> web.StreamResponse:
-        asked = await _object(request)
+        asked = await bodies.decision(request, "model", "reason")
         identity = request.match_info["id"]
         await self._operations.activate(
-            identity, model=_text(asked, "model"), by=by(request), reason=_text(asked, "reason")
+            identity, model=bodies.text(asked, "model"), by=by(request), reason=bodies.text(asked, "reason")
         )
         return web.json_response({"active": identity})
 
@@ -345,23 +346,3 @@ def profile_view(profile: Profile) -> dict[str, Any]:
         "canary": {"version": profile.canary, "percent": profile.percent} if profile.canary is not None else None,
         "versions": [msgspec.to_builtins(version) for version in profile.versions],
     }
-
-
-async def _object(request: web.Request) -> dict[str, Any]:
-    raw = await request.read()
-    if not raw:
-        return {}
-    try:
-        value = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        raise ProxyError(400, f"the body is not JSON: {error}", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise ProxyError(400, "the body should be a JSON object", code="invalid_json")
-    return value
-
-
-def _text(asked: dict[str, Any], name: str) -> str:
-    value = asked.get(name, "")
-    if not isinstance(value, str):
-        raise ProxyError(400, f"{name} should be text", code="invalid_value", param=name)
-    return value

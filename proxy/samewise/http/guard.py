@@ -17,6 +17,7 @@ from samewise.http.limits import Rates
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 FAILURES = 10
 """Wrong tokens a minute that an address is answered with 401."""
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -113,7 +114,7 @@ def middleware(guard: Guard, open_paths: frozenset[str]) -> Middleware:
         except ProxyError as error:
             return error_response(error)
         except web.HTTPException as error:
-            told = ProxyError(error.status, error.reason, code="not_found" if error.status == 404 else "admin_error")
+            told = ProxyError(error.status, error.reason, code=_CODES.get(error.status, "admin_error"))
             response = error_response(told)
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]

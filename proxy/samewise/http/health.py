@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
+from samewise.core.errors import ProxyError
 from samewise.ports import Engine, Store
 
 ALIVE, READY = "/healthz", "/readyz"
+_REFUSED = {"Allow": "GET, HEAD", "Cache-Control": "no-store"}
 
 
 class Health:
@@ -37,7 +39,8 @@ class Health:
         if path not in {ALIVE, READY}:
             return None
         if incoming.method not in {"GET", "HEAD"}:
-            return _json(405, {"status": "method not allowed"}, allow="GET, HEAD")
+            refusal = ProxyError(405, "only GET and HEAD are answered here", code="method_not_allowed")
+            return web.Response(status=405, body=refusal.body(), content_type="application/json", headers=_REFUSED)
         if path == ALIVE:
             return _json(200, {"status": "alive"})
         status, body = self.readiness()
@@ -61,8 +64,5 @@ class Health:
         return 200, {"status": "degraded" if degraded else "ready", "degraded": degraded, **parts}
 
 
-def _json(status: int, body: dict[str, object], *, allow: str | None = None) -> web.Response:
-    response = web.json_response(body, status=status, headers={"Cache-Control": "no-store"})
-    if allow is not None:
-        response.headers["Allow"] = allow
-    return response
+def _json(status: int, body: dict[str, object]) -> web.Response:
+    return web.json_response(body, status=status, headers={"Cache-Control": "no-store"})

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from samewise.core.errors import ProxyError
 from samewise.core.tenants import Key
+from samewise.http import asked as bodies
 from samewise.http.guard import by
 
 PATH = "/samewise/v1/keys"
@@ -25,6 +26,8 @@ class Ring(Protocol):
     def configured(self) -> tuple[Key, ...]: ...
 
     def revoked(self, key: Key) -> bool: ...
+
+    def knows(self, sha256: str) -> bool: ...
 
 
 class Revoke(Protocol):
@@ -48,7 +51,8 @@ class KeyRoutes:
         return web.json_response({"items": [self._shown(key) for key in self._ring.configured]})
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
-        """A whole SHA-256 may be one that only other proxies have in their settings."""
+        """One that neither the settings here nor the journal know is no key: it may be spelt wrong."""
+        await bodies.read(request)
         given = request.match_info["sha256"].lower()
         if not _DIGITS.fullmatch(given):
             raise ProxyError(
@@ -58,8 +62,15 @@ class KeyRoutes:
                 param="sha256",
             )
         digests = {key.sha256.lower() for key in self._ring.configured if key.sha256.lower().startswith(given)}
-        if len(digests) != 1 and len(given) < 64:
+        if len(digests) > 1:
             raise ProxyError(404, f"{len(digests)} keys begin with {given}", code="unknown_key", param="sha256")
+        if not digests and not self._ring.knows(given):
+            raise ProxyError(
+                404,
+                f"no such key: {given}; ask a proxy that has it in its settings ('samewise keys list')",
+                code="unknown_key",
+                param="sha256",
+            )
         await self._revoke(next(iter(digests), given), by=by(request))
         return web.json_response({"revoked": given[:SHOWN]})
 

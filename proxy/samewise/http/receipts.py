@@ -11,6 +11,7 @@ from aiohttp import web
 from samewise.core.entry import Entry
 from samewise.core.errors import ProxyError
 from samewise.core.receipts import Line, describe
+from samewise.http import asked as bodies
 from samewise.pipeline.operations import Operations
 from samewise.pipeline.receipts import Log, replay
 from samewise.pipeline.verify.recompute import Run
@@ -42,12 +43,7 @@ class ReceiptRoutes:
 
     async def _replay(self, request: web.Request) -> web.StreamResponse:
         line = await self._line(request)
-        raw = await request.read()
-        try:
-            value = msgspec.json.decode(raw) if raw else {}
-            asked: dict[str, Any] | None = value.get("request")
-        except (msgspec.DecodeError, AttributeError):
-            raise ProxyError(400, 'the body should be {"request": {...}}, or empty', code="invalid_json") from None
+        asked: dict[str, Any] | None = (await bodies.read(request, "request")).get("request")
         if asked is not None and not isinstance(asked, dict):
             raise ProxyError(400, "request should be the body that was asked", code="invalid_value", param="request")
         key = line.receipt.key

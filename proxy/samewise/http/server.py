@@ -29,6 +29,13 @@ MAX_HEADER = 64 * 1024
 MAX_HEADERS = 200
 """Header lines of one request."""
 
+_LIMITS: dict[str, Any] = {
+    "max_line_size": MAX_HEADER,
+    "max_field_size": MAX_HEADER,
+    "max_headers": MAX_HEADERS,
+    "access_log": None,
+}
+
 KEEPALIVE = 75.0
 """Seconds that an idle connection is kept."""
 
@@ -37,11 +44,43 @@ _VERSIONS = frozenset({HttpVersion10, HttpVersion11})
 Handler = Callable[[web.BaseRequest], Awaitable[Any]]
 
 
-class Protocol(RequestHandler):
-    """One connection. Hits that were answered before are answered here, below the parser (`hot`).
+class Speaking(RequestHandler):
+    """One connection. What can't be parsed or handled is answered in the shape of OpenAI's errors."""
 
-    What can't be parsed or handled is answered in the shape of OpenAI's errors.
-    """
+    __slots__ = ()
+
+    def log_exception(self, *args: Any, **options: Any) -> None:
+        """What is wrong with a client's bytes is told to the client alone, and that it went away to nobody."""
+        if not isinstance(options.get("exc_info"), RequestPayloadError | ConnectionError):
+            super().log_exception(*args, **options)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """400 or 431 for what is no HTTP, 500 for a fault of ours; the connection ends after it."""
+        if status == 400:
+            error = _not_http(exc)
+            _log.info("refused a request: %s (%s)", error.message, type(exc).__name__)
+        else:
+            super().handle_error(request, status, exc, message)
+            error = ProxyError(status, "the proxy failed to handle this request; its log says why", code="internal")
+        response = web.Response(
+            status=error.status,
+            body=error.body(),
+            headers={
+                "Content-Type": "application/json",
+                "x-request-id": secrets.token_hex(16),
+                "x-samewise-cache": "ERROR",
+                "x-samewise-reason": error.reason,
+                "Cache-Status": f"samewise; detail={error.reason}",
+            },
+        )
+        response.force_close()
+        return response
+
+
+class Protocol(Speaking):
+    """Hits that were answered before are answered here, below the parser (`hot`)."""
 
     __slots__ = ("_asked", "_framing", "_held", "_hot", "_late", "_outlet", "_patience")
 
@@ -145,35 +184,6 @@ class Protocol(RequestHandler):
         if self._hot is not None and whole is not None and not self._messages:
             self._hot.remember_request(*whole, answer)
 
-    def log_exception(self, *args: Any, **options: Any) -> None:
-        """What is wrong with a client's bytes is told to the client alone, and that it went away to nobody."""
-        if not isinstance(options.get("exc_info"), RequestPayloadError | ConnectionError):
-            super().log_exception(*args, **options)
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        """400 or 431 for what is no HTTP, 500 for a fault of ours; the connection ends after it."""
-        if status == 400:
-            error = _not_http(exc)
-            _log.info("refused a request: %s (%s)", error.message, type(exc).__name__)
-        else:
-            super().handle_error(request, status, exc, message)
-            error = ProxyError(status, "the proxy failed to handle this request; its log says why", code="internal")
-        response = web.Response(
-            status=error.status,
-            body=error.body(),
-            headers={
-                "Content-Type": "application/json",
-                "x-request-id": secrets.token_hex(16),
-                "x-samewise-cache": "ERROR",
-                "x-samewise-reason": error.reason,
-                "Cache-Status": f"samewise; detail={error.reason}",
-            },
-        )
-        response.force_close()
-        return response
-
 
 def _not_http(exc: BaseException | None) -> ProxyError:
     if isinstance(exc, LineTooLong) or "Too many headers" in str(exc):
@@ -192,13 +202,21 @@ def make_server(handler: Handler, hot: HotAnswers | None = None, *, patience: fl
     return _Server(
         handler,
         handler_cancellation=True,
-        max_line_size=MAX_HEADER,
-        max_field_size=MAX_HEADER,
-        max_headers=MAX_HEADERS,
-        access_log=None,
+        **_LIMITS,
         keepalive_timeout=KEEPALIVE,
         auto_decompress=False,
     )
+
+
+async def listen_admin(runner: web.AppRunner, sock: socket.socket) -> asyncio.Server:
+    """Accept connections for an application that is set up, with errors in JSON below it too."""
+    manager, loop = runner.server, asyncio.get_running_loop()
+    assert manager is not None
+
+    def speaking() -> RequestHandler:
+        return Speaking(manager, loop=loop, **_LIMITS)
+
+    return await listen(speaking, sock)
 
 
 def remember(request: web.BaseRequest, answer: Hot) -> None:

@@ -56,6 +56,8 @@ class TransferRoutes:
         return response
 
     async def _import(self, request: web.Request) -> web.StreamResponse:
+        for name in request.query.keys() - {"ttl"}:
+            raise ProxyError(400, f"an import takes ttl, not {name}", code="unknown_parameter", param=name)
         done = await self._transfer.take(_lines(request.content), ttl=_ttl(request.query.get("ttl")), by=by(request))
         return web.json_response(msgspec.to_builtins(done))
 

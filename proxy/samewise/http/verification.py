@@ -10,6 +10,7 @@ from aiohttp import web
 
 from samewise.core.divergence import Divergence
 from samewise.core.errors import ProxyError
+from samewise.http import asked as bodies
 from samewise.pipeline.operations import Operations
 from samewise.pipeline.verify.book import Book
 from samewise.pipeline.verify.judge import Finding
@@ -65,12 +66,15 @@ class VerifyRoutes:
 
     async def _verify(self, request: web.Request) -> web.StreamResponse:
         """Every entry is recomputed now, before what traffic offers; the answer has what came of each."""
-        try:
-            asked = msgspec.json.decode(await request.read())
-            keys = asked["keys"] if isinstance(asked.get("keys"), list) else [asked["key"]]
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-            raise ProxyError(400, 'the body should be {"keys": ["..."]}', code="invalid_value", param="keys") from None
-        if not 0 < len(keys) <= MOST_KEYS or not all(isinstance(key, str) for key in keys):
+        asked = await bodies.read(request, "keys", "key")
+        if len(asked) != 1:
+            raise ProxyError(400, 'the body should be {"keys": ["..."]}', code="invalid_value", param="keys")
+        keys = asked["keys"] if "keys" in asked else [asked["key"]]
+        if (
+            not isinstance(keys, list)
+            or not 0 < len(keys) <= MOST_KEYS
+            or not all(isinstance(key, str) for key in keys)
+        ):
             raise ProxyError(400, f"keys should be 1 to {MOST_KEYS} keys", code="invalid_value", param="keys")
         told = await asyncio.gather(*(self._one(key) for key in keys))
         return web.json_response({"items": told})

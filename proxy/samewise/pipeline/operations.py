@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from samewise.pipeline.invalidate import Scope
 from samewise.pipeline.profiles import Profile, UnknownProfile
 from samewise.ports import Clock, ControlEvent, Engine, Store, StoreUnavailable
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAX_VALUES = 10_000
 """Tags or keys that one call may name."""
 
@@ -122,11 +124,11 @@ class Operations:
     ) -> Profile:
         """A new version: active at once, or a canary for `percent` of the requests."""
         checked = _values(values)
-        if name not in self._control.profiles.names() and not isinstance(match, str):
-            self.profile(name)
         details: dict[str, Any] = {"values": checked}
-        if isinstance(match, str):
-            details["match"] = match
+        if match is None:
+            self.profile(name)
+        else:
+            details["match"] = self._match(name, match)
         kind = profiles.SET
         if percent is not None:
             if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 < percent <= 100:
@@ -134,6 +136,18 @@ class Operations:
             kind, details["percent"] = profiles.CANARY, percent
         await self._record(kind, name, details, by=by, reason=reason)
         return self.profile(name)
+
+    def _match(self, name: str, match: object) -> str:
+        """The model names of a profile that is new; one that is there keeps its own."""
+        if not isinstance(match, str) or not match:
+            raise _bad("match should be a glob of model names, such as 'm-*'", "match")
+        if name in self._control.profiles.names():
+            there = self._control.profiles.get(name).match
+            if there != match:
+                raise _bad(f"the profile {name!r} is for the models {there!r}, for good; name another one", "match")
+        elif not _NAME.fullmatch(name):
+            raise _bad("the name of a profile should be 1 to 64 letters, digits, '.', '_' or '-'", "name")
+        return match
 
     async def promote(self, name: str, *, by: str, reason: str) -> Profile:
         """The canary becomes active."""
@@ -227,6 +241,8 @@ def _scope(scope: str) -> Scope:
 def _named(scope: Scope, value: str | Sequence[str]) -> list[str]:
     """The values that are meant, each once."""
     if scope == "all":
+        if value:
+            raise _bad("an invalidation of scope 'all' takes no value: it ends everything", "value")
         return [""]
     if isinstance(value, str):
         if not value:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from samewise.core import sampling
+from samewise.core import sampling, tenants
 from samewise.core.address import base_url
 from samewise.settings import units
 
@@ -91,7 +91,7 @@ class Upstream(Section):
 
     url: Annotated[str, AfterValidator(base_url)] = "http://127.0.0.1:8000/v1"
     api_key: Secret = ""
-    environment: Annotated[str, AfterValidator(units.label)] = "auto"
+    environment: Annotated[str, AfterValidator(tenants.label)] = "auto"
     resolve: bool = False
 
 
@@ -264,7 +264,7 @@ class ApiKey(Section):
     Tenants with the same `share` share entries. `per_minute`: requests that are let in, hits too; 0: all.
     """
 
-    tenant: Annotated[str, AfterValidator(units.tenant)]
+    tenant: Annotated[str, AfterValidator(tenants.tenant)]
     sha256: Annotated[str, AfterValidator(units.digest), Field(repr=False), SECRET]
     models: tuple[str, ...] = ("*",)
     share: Annotated[str, AfterValidator(units.name_or_empty)] = ""

@@ -21,7 +21,6 @@ _TIME = re.compile(rf"(?:{_NUMBER}\s*(?:us|ms|s|m|h|d|w)\s*)+", re.IGNORECASE | 
 _TIME_PART = re.compile(rf"({_NUMBER})\s*(us|ms|s|m|h|d|w)", re.IGNORECASE | re.ASCII)
 _SHARE = re.compile(rf"({_NUMBER})\s*%", re.ASCII)
 
-_LABEL = re.compile(r"[!-~]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -103,20 +102,6 @@ def spelt(time: float) -> str:
         if time and time % _TIMES[unit] == 0:
             return f"{int(time / _TIMES[unit])}{unit}"
     return f"{time * 1000:g}ms" if 0 < time < 1 else f"{time:g}s"
-
-
-def label(value: str) -> str:
-    """A word that fits into a header: an environment, a tenant."""
-    if not _LABEL.fullmatch(value):
-        raise ValueError("should be 1 to 128 printable ASCII characters without spaces")
-    return value
-
-
-def tenant(value: str) -> str:
-    """A label that is none of those which the proxy makes itself."""
-    if value.startswith(("shared:", "credential:")):
-        raise ValueError('should not begin with "shared:" or "credential:"')
-    return label(value)
 
 
 def name(value: str) -> str:
