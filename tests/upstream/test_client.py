@@ -19,6 +19,7 @@ from samewise.core.answer import Event
 from samewise.ports import Call, UpstreamFailed
 from samewise.upstream.address import locate
 from samewise.upstream.client import Client
+from samewise.upstream.decode import decoder
 from samewise.upstream.options import Timeouts, UpstreamOptions
 from tests.upstream.servers import JSON_OK, SSE_HEAD, chunk, http, read_request, reset, tcp
 
@@ -236,6 +237,16 @@ async def test_a_coded_body_that_ends_early_or_is_broken_is_no_answer(coding: st
                 await exchange.read()
             await exchange.close()
             assert (caught.value.kind, caught.value.sent) == ("protocol", True)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+def test_a_small_body_that_grows_comes_in_pieces_of_some_megabytes(coding: str) -> None:
+    bomb = CODINGS[coding](bytes(32 << 20))
+    taking_off = decoder(coding)
+    assert taking_off is not None and len(bomb) < 64 << 10
+    sizes = [len(piece) for piece in taking_off.feed(bomb)]
+    assert sum(sizes) == 32 << 20
+    assert max(sizes) <= 9 << 20
 
 
 def _flushing(coding: str) -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
