@@ -31,7 +31,10 @@ async def test_it_is_ready_soon(make_proxy: MakeProxy) -> None:
         user, system = Path(f"/proc/{proxy.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         return min(proxy.seconds_to_ready, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK"))
 
-    assert min([await once() for _ in range(2)]) < SOON
+    took = [await once()]
+    while min(took) >= SOON and len(took) < 5:
+        took.append(await once())
+    assert min(took) < SOON
 
 
 async def test_it_answers_as_soon_as_it_says_so(proxy: Proxy) -> None:
