@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         "defaults are not spelled out",
         "sampling.py",
-        "    if environment.defaults is not None:\n        _fill",
+        "    if defaults is not None:\n        _fill",
         "    if False:\n        _fill",
     ),
     Mutant(
