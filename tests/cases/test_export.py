@@ -138,7 +138,7 @@ async def test_what_has_expired_is_taken_with_a_new_life_alone(make_proxy: MakeP
     code, out = await samewise(target, "import", str(file), "--json")
     assert json.loads(out) == {"entries": 0, "skipped": {"expired": 1}}
     code, out = await samewise(target, "import", str(file), "--ttl", "600")
-    assert (code, out.strip()) == (0, "1 entries")
+    assert (code, out.strip()) == (0, "1 entry")
     answer = await target.post(B0)
     assert answer.body == first.body
     assert int(answer.headers["age"]) > 1_000_000
