@@ -107,7 +107,13 @@ class Stage:
             return None
         port = _free_port()
         config = str(HERE / "peers" / "litellm.yaml")
-        process = self._popen([binary, "--config", config, "--port", str(port)], SERVER, env={"NULL_URL": upstream})
+        env = {
+            "NULL_URL": upstream,
+            "LITELLM_MASTER_KEY": KEY,
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "true",
+        }
+        process = self._popen([binary, "--config", config, "--port", str(port)], SERVER, env=env)
         _until(lambda: _listens(port), 90)
         return Server(f"http://127.0.0.1:{port}/v1", process.pid)
 
