@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.page import renewed
+from loadtest import page
 from samewise_backend import tiny_model
 from tests.support.proxy import Proxy, until
 from tests.support.vllm import VllmServer
@@ -36,16 +34,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--entries", type=int, default=250, help="different requests, with a seed each")
     parser.add_argument("--rounds", type=int, default=8, help="times that each is verified in float32")
     parser.add_argument("--dtype", action="append", help="float32 and bfloat16 where left out")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--page", type=Path, help="renew the table between the marks of this page")
+    page.options(parser)
     given = parser.parse_args(argv)
     figures = [asyncio.run(experiment(dtype, given)) for dtype in given.dtype or ("float32", "bfloat16")]
-    told = table(figures)
-    sys.stdout.write(told + "\n")
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    if given.page is not None:
-        given.page.write_text(renewed(given.page.read_text(encoding="utf-8"), COMMAND, told), encoding="utf-8")
+    page.publish(given, COMMAND, figures, table(figures))
     expected = {"float32": lambda found: not found, "bfloat16": bool}
     differing = {each["dtype"]: each["near_tie"] + each["divergent"] + each["flaky"] for each in figures}
     return int(not all(expected.get(dtype, lambda _: True)(count) for dtype, count in differing.items()))

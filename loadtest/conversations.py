@@ -13,7 +13,6 @@ import json
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from typing import Any
 import aiohttp
 from tokenizers import Tokenizer
 
-from loadtest.page import renewed
+from loadtest import page
 from samewise_backend import tiny_model
 from tests.support.proxy import Proxy, until
 from tests.support.vllm import VllmServer
@@ -263,17 +262,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--blocks", type=int, default=160, help="of 128 tokens, in the cache of each server")
     parser.add_argument("--at-once", type=int, default=2, help="requests at a time")
     parser.add_argument("--shared", action="store_true", help="one system prompt for all conversations")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--page", type=Path, help="renew the table between the marks of this page")
+    page.options(parser)
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="samewise-conversations-") as folder:
         figures = asyncio.run(measured(given, Path(folder)))
-    told = table(figures)
-    sys.stdout.write(told + "\n")
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    if given.page is not None:
-        given.page.write_text(renewed(given.page.read_text(encoding="utf-8"), COMMAND, told), encoding="utf-8")
+    page.publish(given, COMMAND, figures, table(figures))
     more, less = gains(figures)
     lost = figures["conversations"] * figures["turns"] - figures["killed"]["requests"]
     return int(more < 1.7 or less < 0.3 or lost > 0 or any(each["failed"] for each in figures["strategies"]))

@@ -8,21 +8,19 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import redis
 import zstandard
 
+from loadtest import page
 from loadtest.load import anew, question
 from loadtest.null import answer
-from loadtest.page import renewed
 from loadtest.stage import Server, Stage, stage
 from samewise.store.codec import LEVEL
 
@@ -216,14 +214,8 @@ def main(argv: Sequence[str]) -> int:
     """Run it, print the tables; exit code 1 where the model is off by more than a quarter."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--requests", type=int, default=2_000, help="of each measurement")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--page", type=Path, help="renew the tables between the marks of this page")
+    page.options(parser)
     given = parser.parse_args(argv)
     figures = measured(given.requests)
-    told = table(figures)
-    sys.stdout.write(told + "\n")
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    if given.page is not None:
-        given.page.write_text(renewed(given.page.read_text(encoding="utf-8"), COMMAND, told), encoding="utf-8")
+    page.publish(given, COMMAND, figures, table(figures))
     return int(any(abs(each["model"] / each["is"] - 1) > 0.25 for each in figures["checked"]))

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from loadtest.page import renewed
+from loadtest import page
 from samewise_backend import tiny_model
 from tests.support.proxy import Proxy, until
 from tests.support.vllm import BackendServer, VllmServer
@@ -153,16 +151,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--engine", choices=["reference", "vllm"], default="reference")
     parser.add_argument("--steps", type=int, default=50, help="of each agent")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--page", type=Path, action="append", default=[], help="renew the table between its marks")
+    page.options(parser)
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="samewise-sessions-") as folder:
         figures = asyncio.run(measured(given, Path(folder)))
-    told = table(figures)
-    sys.stdout.write(told + "\n")
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    for page in given.page:
-        page.write_text(renewed(page.read_text(encoding="utf-8"), COMMAND, told), encoding="utf-8")
+    page.publish(given, COMMAND, figures, table(figures))
     faster = 1 - figures["with"]["mean"] / figures["without"]["mean"]
     return int(figures["hit_rate"] <= 0.8 or faster < 0.3 or figures["consistency"]["ratio"] < 1.0)

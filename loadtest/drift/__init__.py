@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
-from pathlib import Path
 from typing import Any
+
+from loadtest import page
 
 
 def main(argv: list[str]) -> int:
@@ -19,17 +18,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--requests", type=int, default=16, help="in flight at once")
     parser.add_argument("--pairs", type=int, default=60, help="of throughput runs; 0 leaves the cost out")
     parser.add_argument("--vllm", action="store_true", help="a real vLLM too (scripts/vllm-venv.sh)")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--page", type=Path, help="renew the table between the marks of this page")
+    page.options(parser)
     given = parser.parse_args(argv)
     from loadtest.drift import report
 
     figures = asyncio.run(_run(given))
-    sys.stdout.write(report.table(figures) + "\n")
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    if given.page is not None:
-        given.page.write_text(report.renewed(given.page.read_text(encoding="utf-8"), figures), encoding="utf-8")
+    page.publish(given, report.COMMAND, figures, report.table(figures))
     return int(any(engine["samewise"]["changed"] for engine in figures["engines"]))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-BEGIN, END = "<!-- python -m loadtest drift -->", "<!-- end -->"
+from loadtest import page
+
+COMMAND = "python -m loadtest drift"
 _RUNS = (
     ("undisturbed", "the same again, undisturbed"),
     ("process_wide", "process-wide values, changed after twenty tokens"),
@@ -25,13 +27,9 @@ def table(figures: dict[str, Any]) -> str:
     return "\n\n".join(["\n".join(rows), *costs])
 
 
-def renewed(page: str, figures: dict[str, Any]) -> str:
+def renewed(text: str, figures: dict[str, Any]) -> str:
     """The page with this table between its marks. Raises ValueError where it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n\n{table(figures)}\n\n{END}{after}"
+    return page.renewed(text, COMMAND, table(figures))
 
 
 def _row(engine: str, words: str, run: dict[str, Any]) -> str:

@@ -7,14 +7,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtest.page import renewed
+from loadtest import page
 from loadtest.simulate import epochs
 from loadtest.simulate.cluster import STRATEGIES, Fleet, figures, simulate
 from loadtest.simulate.report import plot, table
@@ -45,19 +43,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--backends", type=int, default=Fleet().backends)
     parser.add_argument("--proxies", type=int, default=Fleet().proxies)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--page", type=Path, help="renew the tables between the marks of this page")
+    page.options(parser)
     parser.add_argument("--plot", type=Path, help="write an SVG there")
     given = parser.parse_args(argv)
     rate = given.rate or Shape().rate * given.backends / Fleet().backends
     fleet = Fleet(backends=given.backends, proxies=given.proxies)
     found = told(Shape(requests=given.requests, rate=rate), fleet, given.seed)
-    said = table(found)
-    sys.stdout.write(said + "\n")
-    if given.json is not None:
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if given.page is not None:
-        given.page.write_text(renewed(given.page.read_text(encoding="utf-8"), COMMAND, said), encoding="utf-8")
+    page.publish(given, COMMAND, found, table(found))
     if given.plot is not None:
         title = f"{fleet.backends} backends, {fleet.proxies} proxies, {given.requests:,} requests, simulated"
         given.plot.write_text(plot(found, title), encoding="utf-8")
