@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
-import urllib.request
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -51,10 +49,7 @@ def measure(given: Options) -> list[Figure]:
 
 
 def _verdicts(proxy: Server, verdict: str) -> float:
-    with urllib.request.urlopen(f"{proxy.admin}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    counts = re.findall(r"^samewise_verifications_total\{(.*)\} (\S+)", text, re.MULTILINE)
-    return float(sum(float(count) for labels, count in counts if f'verdict="{verdict}"' in labels))
+    return proxy.metric("samewise_verifications_total", verdict=verdict)
 
 
 def main(argv: Sequence[str]) -> int:
