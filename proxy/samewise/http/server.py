@@ -39,6 +39,9 @@ _LIMITS: dict[str, Any] = {
 KEEPALIVE = 75.0
 """Seconds that an idle connection is kept."""
 
+LINGER = 5.0
+"""Seconds that a client may go on sending what was refused already: closed under it, it might lose the answer."""
+
 _VERSIONS = frozenset({HttpVersion10, HttpVersion11})
 
 Handler = Callable[[web.BaseRequest], Awaitable[Any]]
@@ -47,7 +50,42 @@ Handler = Callable[[web.BaseRequest], Awaitable[Any]]
 class Speaking(RequestHandler):
     """One connection. What can't be parsed or handled is answered in the shape of OpenAI's errors."""
 
-    __slots__ = ()
+    __slots__ = ("_gone", "_refused")
+
+    def __init__(self, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._refused = False
+        self._gone: asyncio.Future[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """What comes after bytes that were refused is let go unread."""
+        if not self._refused:
+            super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Nobody is there to linger for."""
+        self._leave()
+        super().connection_lost(exc)
+
+    def close(self) -> None:
+        """Take no more requests, and linger for nobody."""
+        self._leave()
+        super().close()
+
+    def _leave(self) -> None:
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """After a refusal the connection is closed for the client to see, but not under it (RFC 9112 section 9.6)."""
+        finished = await super().finish_response(request, resp, start_time)
+        if self._refused and not self._close and self.transport is not None and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._gone = self._loop.create_future()
+            await asyncio.wait([self._gone], timeout=LINGER)
+        return finished
 
     def log_exception(self, *args: Any, **options: Any) -> None:
         """What is wrong with a client's bytes is told to the client alone, and that it went away to nobody."""
@@ -59,6 +97,7 @@ class Speaking(RequestHandler):
     ) -> web.StreamResponse:
         """400 or 431 for what is no HTTP, 500 for a fault of ours; the connection ends after it."""
         if status == 400:
+            self._refused = True
             error = _not_http(exc)
             _log.info("refused a request: %s (%s)", error.message, type(exc).__name__)
         else:
@@ -142,7 +181,7 @@ class Protocol(Speaking):
         No bytes at all are the parser's own: it is asked to go on with what it has.
         """
         hot = self._hot
-        if hot is None or not data:
+        if hot is None or not data or self._refused:
             self._parse(data)
             return
         if self._held:
