@@ -197,7 +197,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(Protocol):
-    """An answer that has begun. Exactly one of `read`, `events` and `chunks` is used; `close` always."""
+    """An answer that has begun. Exactly one of `read`, `bursts` and `chunks` is used; `close` always."""
 
     status: int
     headers: Headers
@@ -218,8 +218,11 @@ class Exchange(Protocol):
     async def read(self) -> bytes:
         """The whole body. Raises UpstreamFailed where it was cut or fell silent."""
 
-    def events(self) -> AsyncIterator[Event]:
-        """The data events as they come; ends where the connection ends. Raises UpstreamFailed when cut."""
+    def bursts(self) -> AsyncIterator[Sequence[Event]]:
+        """The data events as they come, those that came together together, never none.
+
+        Ends where the connection ends. Raises UpstreamFailed when cut, after all that came before.
+        """
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes, for what passes through."""

@@ -13,6 +13,7 @@ from samewise.core.answer import Answer, Event
 from samewise.core.decide import Keep
 from samewise.pipeline.flight import Flights
 from samewise.pipeline.recording import Follower, Recording
+from tests.support.bursts import each
 
 KEYS = st.sampled_from(["k1", "k2"])
 TAGS = st.frozensets(st.sampled_from(["t", "u"]))
@@ -48,7 +49,7 @@ class Caller:
 
     async def read(self) -> None:
         try:
-            async for event in self.follower.events():
+            async for event in each(self.follower.bursts()):
                 self.got.append(event.data)
             self.ended = "settled"
         except ConnectionError:
@@ -118,7 +119,7 @@ class Machine(RuleBasedStateMachine):
         while True:
             match await fetch.orders.get():
                 case "event":
-                    recording.add(Event(bytes([fetch.events % 256])))
+                    recording.add([Event(bytes([fetch.events % 256]))])
                     fetch.events += 1
                 case "settle":
                     recording.settle(Answer(form="sse", body=b""), Keep(1.0))

@@ -12,6 +12,7 @@ from samewise.core.answer import Answer, Event
 from samewise.core.decide import Keep
 from samewise.pipeline import recording as module
 from samewise.pipeline.recording import Follower, Recording
+from tests.support.bursts import each
 
 
 def event(text: str) -> Event:
@@ -19,7 +20,7 @@ def event(text: str) -> Event:
 
 
 async def read(follower: Follower) -> list[str]:
-    return [event.data.decode() async for event in follower.events()]
+    return [event.data.decode() async for event in each(follower.bursts())]
 
 
 @given(
@@ -33,7 +34,7 @@ def test_whoever_joins_whenever_gets_everything_from_the_start(texts: list[str],
         for position in range(len(texts) + 1):
             readers += [asyncio.create_task(read(recording.join())) for join in joins if join == position]
             if position < len(texts):
-                recording.add(event(texts[position]))
+                recording.add([event(texts[position])])
             await asyncio.sleep(0)
         recording.settle(Answer(form="sse"), Keep(1.0))
         assert all(got == texts for got in await asyncio.gather(*readers))
@@ -44,10 +45,10 @@ def test_whoever_joins_whenever_gets_everything_from_the_start(texts: list[str],
 async def test_a_slow_follower_does_not_hold_up_a_fast_one() -> None:
     recording = Recording(limit=10)
     fast, slow = recording.join(), recording.join()
-    slow_events = slow.events()
+    slow_events = each(slow.bursts())
     reading = asyncio.create_task(read(fast))
     for number in range(100):
-        recording.add(event(f"{number:04}"))
+        recording.add([event(f"{number:04}")])
         await recording.room()
         await asyncio.sleep(0)
     recording.settle(Answer(form="sse"), Keep(1.0))
@@ -59,10 +60,10 @@ async def test_a_slow_follower_does_not_hold_up_a_fast_one() -> None:
 async def test_the_writer_waits_when_every_reader_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAD", 8)
     recording = Recording(limit=1 << 20)
-    events = recording.join().events()
-    recording.add(event("12345"))
+    events = each(recording.join().bursts())
+    recording.add([event("12345")])
     assert (await anext(events)).data == b"12345"
-    recording.add(event("123456789"))
+    recording.add([event("123456789")])
     waiting = asyncio.create_task(recording.room())
     for _ in range(3):
         await asyncio.sleep(0)
@@ -74,9 +75,9 @@ async def test_the_writer_waits_when_every_reader_is_far_behind(monkeypatch: pyt
 async def test_what_everyone_has_read_of_an_answer_too_large_to_keep_is_let_go() -> None:
     recording = Recording(limit=4)
     follower = recording.join()
-    events = follower.events()
+    events = each(follower.bursts())
     for text in ("abc", "def", "ghi"):
-        recording.add(event(text))
+        recording.add([event(text)])
         await anext(events)
     assert recording.events() == ()
     assert not recording.joinable
@@ -84,8 +85,8 @@ async def test_what_everyone_has_read_of_an_answer_too_large_to_keep_is_let_go()
 
 async def test_a_failure_comes_after_all_that_came_before() -> None:
     recording = Recording(limit=100)
-    events = recording.join().events()
-    recording.add(event("a"))
+    events = each(recording.join().bursts())
+    recording.add([event("a")])
     recording.fail(ConnectionError("cut"))
     assert (await anext(events)).data == b"a"
     with pytest.raises(ConnectionError, match="cut"):
@@ -109,6 +110,6 @@ async def test_a_follower_that_is_cancelled_disturbs_nobody() -> None:
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
-    recording.add(event("a"))
+    recording.add([event("a")])
     recording.settle(Answer(form="sse"), Keep(1.0))
     assert await second == ["a"]

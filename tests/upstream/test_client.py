@@ -21,6 +21,7 @@ from samewise.upstream.address import locate
 from samewise.upstream.client import Client
 from samewise.upstream.decode import decoder
 from samewise.upstream.options import Timeouts, UpstreamOptions
+from tests.support.bursts import each
 from tests.upstream.servers import JSON_OK, SSE_HEAD, chunk, http, read_request, reset, tcp
 
 FAST = Timeouts(connect=1.0, first_byte=2.0, idle=1.0, total=10.0)
@@ -45,7 +46,7 @@ async def collect(made: Client, call: Call = POST) -> tuple[list[Event], Upstrea
     exchange = await made.open(call)
     seen: list[Event] = []
     try:
-        async for event in exchange.events():
+        async for event in each(exchange.bursts()):
             seen.append(event)  # noqa: PERF401 - what came before a failure counts
     except UpstreamFailed as failure:
         return seen, failure
@@ -276,7 +277,7 @@ async def test_a_coded_stream_comes_event_by_event(coding: str) -> None:
     async with http(handler) as url, client(url) as made:
         exchange = await made.open(POST)
         assert exchange.streaming
-        events = exchange.events()
+        events = each(exchange.bursts())
         for number in range(5):
             said.put_nowait(b"%d" % number)  # the next is said only once this one was heard
             assert await asyncio.wait_for(anext(events), 2) == Event(b"%d" % number)
@@ -451,7 +452,7 @@ async def test_a_reader_that_stops_stops_the_upstream() -> None:
     limits = Timeouts(connect=1, first_byte=1, idle=0.3, total=60)
     async with tcp(talk) as url, client(url, limits) as made:
         exchange = await made.open(POST)
-        events = exchange.events()
+        events = each(exchange.bursts())
         await anext(events)
         before = -1
         while before != written:
@@ -479,7 +480,7 @@ async def test_closing_in_mid_answer_ends_the_connection() -> None:
     told: list[UpstreamFailed | None] = []
     async with tcp(talk) as url, client(url) as made:
         exchange = await made.open(POST, ended=told.append)
-        events = exchange.events()
+        events = each(exchange.bursts())
         await anext(events)
         await exchange.close()
         await exchange.close()
@@ -519,7 +520,7 @@ async def test_a_finished_stream_gives_its_connection_back_though_its_last_chunk
     async with tcp(talk) as url, client(url) as made:
         for _ in range(3):
             exchange = await made.open(POST)
-            async for event in exchange.events():
+            async for event in each(exchange.bursts()):
                 if event.data == b"[DONE]":
                     break
             await exchange.close()

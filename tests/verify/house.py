@@ -69,7 +69,7 @@ class Answering:
             raise UpstreamFailed(self._reply.fails, "scripted", sent=True)
         return self._reply.body
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def bursts(self) -> AsyncIterator[Sequence[Event]]:
         raise NotImplementedError
         yield
 

@@ -19,6 +19,7 @@ _BEFORE = (
     "system",
 )
 _PROMPTS = ("messages", "prompt", "input", "query", "text_1")
+_NOTHING = canonical.encode(None)
 _SEPARATOR = b"\x1e"
 ROUTED = 256 << 10
 """Bytes of a prompt, about 64,000 tokens, by which it is routed: what comes later decides nothing."""
@@ -31,7 +32,7 @@ def prompt_prefix(request: Mapping[str, Any], salt: str = "") -> bytes:
     long the prompt is. Routing alone depends on them: what is left out here costs reuse, never correctness.
     """
     before = {MEMBER: salt or None, **request}
-    parts = [canonical.encode(_clipped(before.get(name))) for name in _BEFORE]
+    parts = [_NOTHING if (value := before.get(name)) is None else canonical.encode(_clipped(value)) for name in _BEFORE]
     room = ROUTED - sum(map(len, parts))
     for name in _PROMPTS:
         for part in _prompt(request.get(name)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 from aiohttp import web
 from aiohttp.http import SERVER_SOFTWARE
@@ -102,14 +102,14 @@ async def send(request: web.BaseRequest, reply: Reply, account: Account, *, ping
     `ping`: seconds of silence after which a stream that is under way shows a sign of life; 0 for never.
     """
     headers = _headers(reply.headers, marks(account, reply.status))
-    if reply.events is None and reply.recorded is None:
+    if reply.bursts is None and reply.recorded is None:
         account.first_byte()
         return web.Response(status=reply.status, headers=headers, body=reply.body)
     response = web.StreamResponse(status=reply.status, headers=headers)
     response.enable_chunked_encoding()
     await response.prepare(request)
-    if reply.events is not None:
-        await _send_events(request, response, reply.events, account, Pings(ping))
+    if reply.bursts is not None:
+        await _send_events(request, response, reply.bursts, account, Pings(ping))
         return response
     account.first_byte()
     for piece in _pieces(reply.recorded or ()):
@@ -156,17 +156,17 @@ def _pieces(events: Iterable[Event]) -> Iterator[bytes]:
 async def _send_events(
     request: web.BaseRequest,
     response: web.StreamResponse,
-    events: AsyncIterator[Event],
+    bursts: AsyncIterator[Sequence[Event]],
     account: Account,
     pings: Pings,
 ) -> None:
     gathering = Gathering(request, response)
     try:
         async with pings.on(request, response):
-            async for event in events:
+            async for burst in bursts:
                 account.first_byte()
                 pings.spoke()
-                await gathering.write(wire(event))
+                await gathering.write(b"".join([wire(event) for event in burst]))
         gathering.flush()
     except ConnectionError:
         raise

@@ -175,7 +175,7 @@ class Runner:
 async def _whole(exchange: Exchange) -> Answer:
     try:
         if exchange.streaming and exchange.status == 200:
-            events: list[Event] = [event async for event in exchange.events()]
+            events: list[Event] = [event async for burst in exchange.bursts() for event in burst]
             return Answer(form="sse", events=tuple(events))
         return Answer(form="json", status=exchange.status, body=await exchange.read())
     finally:

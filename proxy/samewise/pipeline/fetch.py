@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -118,20 +118,21 @@ class Fetcher:
 
         The head of a stream came before its answer was made, so who made it is asked again at its end.
         """
-        events = exchange.events()
-        async for event in events:
-            last = question.family.ends(event)
-            if not last:
-                recording.add(event)
+        bursts = exchange.bursts()
+        async for burst in bursts:
+            before, last = _parted(burst, question.family)
+            if before:
+                recording.add(before)
                 await recording.room()
                 if not recording.joinable and not recording.followed:
                     raise UpstreamFailed("abandoned", "too large to keep, and nobody reads it", sent=True)
+            if last is None:
                 continue
-            answer = Answer(form="sse", headers=head.headers, events=(*_lasting(question, recording), event))
+            answer = Answer(form="sse", headers=head.headers, events=(*_lasting(question, recording), last))
             decision = await self._decide(question, answer, await self._still(question, head), recording)
-            recording.add(event)
+            recording.add((last,))
             recording.settle(answer, decision)
-            await _run_out(events)
+            await _run_out(bursts)
             return
         answer = Answer(form="sse", headers=head.headers, events=_lasting(question, recording))
         recording.settle(answer, await self._decide(question, answer, head, recording))
@@ -272,7 +273,13 @@ def _written(size: int) -> Callable[[Any], bytes]:
     return canonical.encode if size < canonical.LARGE else canonical.encode_large
 
 
-async def _run_out(events: AsyncIterator[Event]) -> None:
+def _parted(burst: Sequence[Event], family: Family) -> tuple[Sequence[Event], Event | None]:
+    """What comes before the end of the stream, and its end; None where it isn't there."""
+    at = next((at for at, event in enumerate(burst) if family.ends(event)), None)
+    return (burst, None) if at is None else (burst[:at], burst[at])
+
+
+async def _run_out(bursts: AsyncIterator[Sequence[Event]]) -> None:
     with contextlib.suppress(UpstreamFailed, TimeoutError, StopAsyncIteration):
         async with asyncio.timeout(AFTERGLOW):
-            await anext(events)
+            await anext(bursts)

@@ -63,6 +63,5 @@ class Leader:
                 concurrency=entry.concurrency,
             )
         )
-        for event in answer.events:
-            recording.add(event)
+        recording.add(answer.events)
         recording.settle(answer, Keep(entry.ttl - entry.age(self._clock.now())))

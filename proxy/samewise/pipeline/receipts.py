@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -46,8 +46,8 @@ class Receipts:
         if reply.status != 200:
             return reply
         marks.receipt = self._ids()
-        if reply.events is not None:
-            reply.events = self._followed(ask, reply.events, marks)
+        if reply.bursts is not None:
+            reply.bursts = self._followed(ask, reply.bursts, marks)
             return reply
         if reply.recorded is not None:
             answer = Answer(form="sse", events=reply.recorded)
@@ -56,13 +56,15 @@ class Receipts:
         self._write(ask, marks, said(ask.family, answer))
         return reply
 
-    async def _followed(self, ask: Ask, events: AsyncIterator[Event], marks: Marks) -> AsyncIterator[Event]:
+    async def _followed(
+        self, ask: Ask, bursts: AsyncIterator[Sequence[Event]], marks: Marks
+    ) -> AsyncIterator[Sequence[Event]]:
         seen: list[Event] = []
         output: str | None = None
         try:
-            async for event in events:
-                seen.append(event)
-                yield event
+            async for burst in bursts:
+                seen.extend(burst)
+                yield burst
             output = said(ask.family, Answer(form="sse", events=tuple(seen)))
         finally:
             self._write(ask, marks, output)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from samewise.core.answer import Answer, Event, Headers
 from samewise.core.decide import Discard, Keep
 
+BURST = 64
+"""Events that a reader gets at once, at most."""
 LEAD = 4 * 1024 * 1024
 """Bytes that the writer may be ahead of the fastest reader before it waits."""
 
@@ -54,10 +56,10 @@ class Recording:
         self.head = head
         self._wake()
 
-    def add(self, event: Event) -> None:
-        """One more event has come."""
-        self._events.append(event)
-        self.size += len(event.data)
+    def add(self, burst: Sequence[Event]) -> None:
+        """More events have come."""
+        self._events.extend(burst)
+        self.size += _size(burst)
         self._wake()
 
     async def room(self) -> None:
@@ -110,9 +112,9 @@ class Recording:
         self._let_go()
         self._wake()
 
-    def _at(self, position: int) -> Event | None:
+    def _since(self, position: int) -> Sequence[Event]:
         index = position - self._dropped
-        return self._events[index] if index < len(self._events) else None
+        return self._events[index : index + BURST]
 
     def _let_go(self) -> None:
         if self.size <= self._limit:
@@ -167,19 +169,26 @@ class Follower:
             await recording._wait()
         return recording.answer
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Every event from the start, as it comes. Raises what cut it short, after all that came before."""
+    async def bursts(self) -> AsyncIterator[Sequence[Event]]:
+        """Every event from the start, as it comes, those that are there together.
+
+        Raises what cut it short, after all that came before.
+        """
         recording = self._recording
         self.reading = True
         while True:
-            while (event := recording._at(self.position)) is not None:
-                self.position += 1
-                self.read += len(event.data)
+            while burst := recording._since(self.position):
+                self.position += len(burst)
+                self.read += _size(burst)
                 recording._let_go()
                 recording._wake()
-                yield event
+                yield burst
             if recording.failure is not None:
                 raise recording.failure
             if recording.decision is not None:
                 return
             await recording._wait()
+
+
+def _size(events: Sequence[Event]) -> int:
+    return sum([len(event.data) for event in events])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from samewise.core.answer import Answer, Event, Headers, Usage
 from samewise.core.decide import Discard, Keep
@@ -11,7 +11,7 @@ from samewise.core.families.contract import Family
 from samewise.core.plan import Plan
 from samewise.core.reason import Reason
 from samewise.pipeline.account import Marks
-from samewise.pipeline.source import Coming, Given, Reply, Source, as_body, as_events, fields_of, typed
+from samewise.pipeline.source import Coming, Given, Reply, Source, as_body, as_events, fields_of, typed, visible
 from samewise.ports import Clock, UpstreamFailed
 
 
@@ -39,7 +39,7 @@ async def _coming(family: Family, plan: Plan, source: Coming, marks: Marks, cloc
     marks.member, marks.answered = head.member, head.status
     fields = fields_of(head, first=marks.outcome != "coalesced")
     if plan.stream and head.streaming and head.status == 200:
-        return Reply(status=200, headers=fields, events=_live(family, plan, source, marks, clock), sources=(source,))
+        return Reply(status=200, headers=fields, bursts=_live(family, plan, source, marks, clock), sources=(source,))
     answer = await settled(family, source, marks, clock)
     if not plan.stream and answer.form == "sse" and failure_of(source) is not None:
         raise truncated()
@@ -85,10 +85,11 @@ def failure_of(source: Coming) -> Reason | None:
             return None
 
 
-async def _live(family: Family, plan: Plan, source: Coming, marks: Marks, clock: Clock) -> AsyncIterator[Event]:
-    async for event in source.follower.events():
-        seen = family.visible(event, plan.include_usage)
-        if seen is not None:
+async def _live(
+    family: Family, plan: Plan, source: Coming, marks: Marks, clock: Clock
+) -> AsyncIterator[Sequence[Event]]:
+    async for burst in source.follower.bursts():
+        if seen := visible(family, burst, include_usage=plan.include_usage):
             yield seen
     await settled(family, source, marks, clock)
 

@@ -49,7 +49,7 @@ class Several:
             _leave(sources)
             raise
         marks.gather(trails)
-        if made.events is None and made.status == 200:
+        if made.bursts is None and made.status == 200:
             marks.usage = _asked_now(asked.family.usage(Answer(form="json", body=made.body)), trails)
         return made
 
@@ -78,12 +78,12 @@ class Several:
                             status=answer.status, headers=head.headers, body=answer.body, sources=tuple(sources)
                         )
                     fields = fields or head.headers
-        events = self._interleaved(asked, trails, sources, marks)
-        return Reply(status=200, headers=fields, events=events, sources=tuple(sources))
+        bursts = self._interleaved(asked, trails, sources, marks)
+        return Reply(status=200, headers=fields, bursts=bursts, sources=tuple(sources))
 
     async def _interleaved(
         self, asked: Asked, trails: Sequence[Marks], sources: Sequence[Source], marks: Marks
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncIterator[Sequence[Event]]:
         """Every unit's events as they come, then the end that they share. Raises what cut one of them."""
         family = asked.family
         queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue(maxsize=64)
@@ -98,8 +98,9 @@ class Several:
                     ):
                         await queue.put((unit, event))
                 else:
-                    async for event in source.follower.events():
-                        await queue.put((unit, event))
+                    async for burst in source.follower.bursts():
+                        for event in burst:
+                            await queue.put((unit, event))
                 await queue.put(None)
             except Exception as failure:
                 await queue.put(failure)
@@ -120,15 +121,14 @@ class Several:
                     continue
                 shifted = family.shift(seen, unit, asked.plan.units[unit].request, like)
                 like = like or shifted
-                yield shifted
+                yield (shifted,)
             answers = [
                 await reply.settled(family, source, trail, self._clock)
                 for source, trail in zip(sources, trails, strict=True)
             ]
             marks.gather(trails)
             marks.usage = _asked_now(trails[0].usage, trails)
-            for event in family.closing(answers, [unit.request for unit in asked.plan.units], asked.plan.include_usage):
-                yield event
+            yield family.closing(answers, [unit.request for unit in asked.plan.units], asked.plan.include_usage)
         finally:
             for task in pumps:
                 task.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -42,7 +42,7 @@ Source = Given | Coming
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """An answer for one caller: `body`; or `recorded` events, all there; or `events` while they come.
+    """An answer for one caller: `body`; or `recorded` events, all there; or `bursts` of events while they come.
 
     `close` when the caller has it or is gone. `plan` is there where it is one unit's.
     """
@@ -51,7 +51,7 @@ class Reply(msgspec.Struct, kw_only=True):
     headers: Headers
     body: bytes = b""
     recorded: tuple[Event, ...] | None = None
-    events: AsyncIterator[Event] | None = None
+    bursts: AsyncIterator[Sequence[Event]] | None = None
     sources: tuple[Source, ...] = ()
     plan: Plan | None = None
 
@@ -79,8 +79,12 @@ def as_body(family: Family, answer: Answer) -> bytes:
 def as_events(family: Family, answer: Answer, *, include_usage: bool) -> tuple[Event, ...]:
     """The events, recorded or made of the recorded body, as this caller may see them."""
     events = answer.events if answer.form == "sse" else family.to_events(answer)
-    seen = (family.visible(event, include_usage) for event in events)
-    return tuple(event for event in seen if event is not None)
+    return tuple(visible(family, events, include_usage=include_usage))
+
+
+def visible(family: Family, events: Sequence[Event], *, include_usage: bool) -> list[Event]:
+    """Of these events what this caller may see."""
+    return [seen for event in events if (seen := family.visible(event, include_usage)) is not None]
 
 
 def typed(fields: Headers, answer: Answer, *, stream: bool) -> Headers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import aiohttp
 
@@ -61,7 +61,7 @@ class HttpExchange:
         """The whole body. Raises UpstreamFailed where it was cut or fell silent."""
         return b"".join([piece async for piece in self.chunks()])
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def bursts(self) -> AsyncIterator[Sequence[Event]]:
         """The data events as they come. A stream that ends within an event was cut: raises UpstreamFailed.
 
         Only a last `[DONE]` may lack its blank line.
@@ -71,18 +71,17 @@ class HttpExchange:
             try:
                 events = parser.feed(piece)
             except EventTooLarge as error:
-                for event in error.events:
-                    yield event
+                if error.events:
+                    yield error.events
                 raise self._fail("protocol", str(error)) from error
-            for event in events:
-                if event.data == DONE:
-                    self._whole = True
-                yield event
+            if events:
+                self._whole = events[-1].data == DONE
+                yield events
         if parser.unterminated():
             last = parser.feed(b"\n\n")
             if [event.data for event in last] != [DONE]:
                 raise self._fail("cut", "the upstream's stream ended in the middle of an event")
-            yield last[0]
+            yield last
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes, its content codings taken off. Raises UpstreamFailed."""

@@ -122,9 +122,12 @@ class Pool:
                 died = died or failure.sent
 
     def _choose(self, candidates: Sequence[Upstream], call: Call) -> Upstream:
-        """Where there is no choice, the strategy is told all the same of what it keeps a record of."""
-        recorded = call.route is not None and self._strategy.seen is not None
-        return self._strategy.choose(candidates, call) if recorded or len(candidates) > 1 else candidates[0]
+        """Where there is no choice, the strategy is told all the same of what it records, while the one is asked."""
+        if len(candidates) > 1:
+            return self._strategy.choose(candidates, call)
+        if call.route is not None and self._strategy.seen is not None:
+            asyncio.get_running_loop().call_soon(self._strategy.choose, candidates, call)
+        return candidates[0]
 
     def members(self) -> Sequence[Member]:
         """All upstreams, from memory: asks nobody."""

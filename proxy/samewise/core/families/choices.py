@@ -104,27 +104,28 @@ def index_of(choice: Mapping[str, Any], position: int = 0) -> int:
 
 def has_error(value: Mapping[str, Any]) -> bool:
     """True for an object that tells an error, in any of the spellings seen."""
-    return bool(value.get("error")) or value.get("object") == "error" or value.get("type") == "error"
+    get = value.get
+    return bool(get("error")) or get("object") == "error" or get("type") == "error"
 
 
 def _stream_failure(events: Sequence[Event], count: int) -> Reason | None:
     finished: dict[int, Any] = {}
-    ended = False
     for event in events:
+        data = event.data
         if event.name == "error":
             return Reason.UPSTREAM_ERROR
-        if wire.is_noise(event):
+        if data == DONE or wire.is_noise(event):
             continue
-        if event.data == DONE:
-            ended = True
-            continue
-        chunk = wire.peek(event)
-        if chunk is None or has_error(chunk):
+        try:
+            chunk = wire.load_object(data)
+        except ValueError:
+            return Reason.UPSTREAM_ERROR
+        if has_error(chunk):
             return Reason.UPSTREAM_ERROR
         for choice in wire.objects(chunk.get("choices")):
             index = index_of(choice)
             finished[index] = choice.get("finish_reason") or finished.get(index)
-    if not ended or events[-1].data != DONE:
+    if not events or events[-1].data != DONE:
         return Reason.TRUNCATED
     return _unfinished(finished, count)
 

@@ -211,7 +211,7 @@ async def _whole(exchange: Exchange) -> Answer:
         raise Failed("refused", f"the upstream answered {status}")
     try:
         if exchange.streaming:
-            events: list[Event] = [event async for event in exchange.events()]
+            events: list[Event] = [event async for burst in exchange.bursts() for event in burst]
             return Answer(form="sse", headers=exchange.headers, events=tuple(events))
         return Answer(form="json", headers=exchange.headers, body=await exchange.read())
     except UpstreamFailed as failure:
