@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import zlib
 from collections.abc import AsyncIterator
 
@@ -152,3 +153,32 @@ async def test_the_wire_reads_what_was_sent_in_chunks_or_pieces(mb: MockBackend)
 def test_bodies_are_never_the_same_twice() -> None:
     assert fresh()["messages"] != fresh()["messages"]
     assert without(fresh(seed=8, x=1), "seed", "x").keys() == without(fresh(), "seed").keys()
+
+
+async def test_what_was_said_before_a_reset_is_read_though_sending_fails() -> None:
+    """The server answers the first byte and closes with megabytes unread, which resets the connection."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 431 Too Large\r\nContent-Length: 2\r\n\r\nno")
+        await writer.drain()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server, Wire.to(server.sockets[0].getsockname()) as wire:
+        await wire.send(b"x" * (16 << 20))
+        heard = await wire.answer()
+        assert (heard.status, heard.body) == (431, b"no")
+        assert await wire.closed()
+
+
+async def test_a_stopped_backend_refuses_and_its_port_stays_its_own(mb: MockBackend) -> None:
+    port = mb.port
+    await mb.stop()
+    with pytest.raises(ConnectionRefusedError):
+        async with Wire.to(("127.0.0.1", port)):
+            pass
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    await mb.start(port)
+    assert (await ask(mb, fresh())).status == 200

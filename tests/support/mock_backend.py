@@ -106,6 +106,7 @@ class MockBackend:
         self.url = ""
         self._serial = 0
         self._runner: web.AppRunner | None = None
+        self._kept: socket.socket | None = None
         self._arrived = asyncio.Condition()
 
     # --- life -----------------------------------------------------------------------------------------
@@ -116,8 +117,13 @@ class MockBackend:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        if self._kept is not None:
+            self._kept.close()
 
     async def start(self, port: int = 0) -> None:
+        """Listen. The port that it had before is kept for it, and refuses connections, while it is stopped."""
+        if self._kept is None:
+            self._kept = _place(port)
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(
@@ -129,7 +135,7 @@ class MockBackend:
             max_field_size=LONGEST,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        site = web.SockSite(self._runner, _place(self._kept.getsockname()[1]))
         await site.start()
         host, bound = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{bound}/v1"
@@ -352,6 +358,15 @@ class MockBackend:
         if (body.get("stream_options") or {}).get("include_usage"):
             pieces.append(sse({**base, "choices": [], "usage": whole["usage"]}))
         return [*pieces, DONE]
+
+
+def _place(port: int) -> socket.socket:
+    """A socket on this port (0: a free one) of which another may listen there too."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.bind(("127.0.0.1", port))
+    return made
 
 
 async def _bare(request: web.Request, data: bytes, end: str) -> web.StreamResponse:

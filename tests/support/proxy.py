@@ -12,9 +12,11 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
+
+from tests.support.patience import ENOUGH
+from tests.support.wire import Wire
 
 READY = re.compile(r"samewise: ready on (\S+) \(admin (\S+)\)")
 JSON = {"Content-Type": "application/json"}
@@ -118,6 +120,7 @@ class Proxy:
             "server.port": 0,
             "admin.port": 0,
             "store.url": "memory://",
+            "store.timeout": ENOUGH,
             "verify.rate": 0.0,
             **(settings or {}),
         }
@@ -184,7 +187,7 @@ class Proxy:
         self._reading = asyncio.create_task(self._read())
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=60),
+            timeout=aiohttp.ClientTimeout(total=2 * ENOUGH),
             max_line_size=1 << 20,
             max_field_size=1 << 20,
         )
@@ -300,32 +303,42 @@ class Proxy:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of the data port."""
-        host, port = self.url.removeprefix("http://").split(":")
-        return host, int(port)
+        return _address(self.url)
 
-    async def raw(self, data: bytes, *, wait: float = 5.0, admin: bool = False) -> bytes:
-        """Bytes over a bare socket, and all that comes back until the proxy closes or falls silent."""
-        url = urlsplit(self.admin_url if admin else self.url)
-        reader, writer = await asyncio.open_connection(url.hostname, url.port)
-        writer.write(data)
-        await writer.drain()
-        got = bytearray()
-        try:
-            async with asyncio.timeout(wait):
-                while piece := await reader.read(65536):
-                    got += piece
-        except TimeoutError:
-            pass
-        finally:
-            writer.close()
-        return bytes(got)
+    @property
+    def admin_address(self) -> tuple[str, int]:
+        """Host and port of the admin port."""
+        return _address(self.admin_url)
+
+    async def raw(self, data: bytes, *, admin: bool = False) -> bytes:
+        """Bytes over a bare socket, and all that comes back until the proxy closes. Raises TimeoutError."""
+        async with Wire.to(self.admin_address if admin else self.address) as wire:
+            await wire.send(data)
+            return await wire.rest()
 
 
-async def until(check: Any, within: float = 10.0, every: float = 0.02) -> None:
+async def until(check: Any, within: float = ENOUGH, every: float = 0.02) -> None:
     """Return when the (async) check is true. Raises TimeoutError after `within` seconds."""
     async with asyncio.timeout(within):
         while not await check():  # noqa: ASYNC110
             await asyncio.sleep(every)
+
+
+async def soon(check: Any) -> None:
+    """Return when the (async) check, which asks a proxy, is true. Raises TimeoutError after a hundred vain ones.
+
+    With the pauses between them these take a second at least, and longer where the machine is so busy that each does.
+    """
+    for _ in range(100):
+        if await check():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError("a hundred looks, a hundredth of a second apart, were vain")
+
+
+def _address(url: str) -> tuple[str, int]:
+    host, port = url.removeprefix("http://").split(":")
+    return host, int(port)
 
 
 def _toml(value: Any) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+
+from tests.support.patience import ENOUGH
 
 
 @dataclass(frozen=True)
@@ -22,39 +25,44 @@ class Heard:
 
 
 class Wire:
-    """One connection. Nothing is sent but what is given."""
+    """One connection. Nothing is sent but what is given.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    What has come stays to be read, whatever becomes of the connection: a reset ends it as its end does.
+    """
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._held = bytearray()
 
     @classmethod
     @contextlib.asynccontextmanager
     async def to(cls, address: tuple[str, int]) -> AsyncIterator[Wire]:
         """A connection for as long as the block lasts."""
-        reader, writer = await asyncio.open_connection(*address, limit=1 << 24)
-        try:
-            yield cls(reader, writer)
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        with socket.socket() as link:
+            link.setblocking(False)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().sock_connect(link, address)
+            yield cls(link)
 
     async def send(self, data: bytes, *, piece: int | None = None) -> None:
-        """All at once, or in pieces of that many bytes."""
-        for at in range(0, len(data), piece or max(1, len(data))):
-            self._writer.write(data[at : at + (piece or len(data))])
-            await self._writer.drain()
+        """All at once, or in pieces of that many bytes; no more once the other side takes none.
 
-    async def head(self, *, within: float = 5.0) -> bytes:
+        A server may answer and close before it has read all (RFC 9112 section 9.6): what it said is there to read.
+        """
+        step = piece or max(1, len(data))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for at in range(0, len(data), step):
+                await asyncio.get_running_loop().sock_sendall(self._link, data[at : at + step])
+
+    async def head(self, *, within: float = ENOUGH) -> bytes:
         """The head of the next response, where its body has no end."""
         async with asyncio.timeout(within):
-            return await self._reader.readuntil(b"\r\n\r\n")
+            return await self._until(b"\r\n\r\n")
 
-    async def answer(self, *, within: float = 5.0) -> Heard:
+    async def answer(self, *, within: float = ENOUGH) -> Heard:
         """The next response. Raises TimeoutError, or IncompleteReadError where the connection ends first."""
         async with asyncio.timeout(within):
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            head = (await self._until(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = tuple(
                 (name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in head[1:] if line)
             )
@@ -62,26 +70,57 @@ class Wire:
             fields = dict(headers)
             if "chunked" in fields.get("transfer-encoding", ""):
                 return Heard(status, headers, await self._chunks())
-            return Heard(status, headers, await self._reader.readexactly(int(fields.get("content-length", 0))))
+            return Heard(status, headers, await self._exactly(int(fields.get("content-length", 0))))
 
-    async def closed(self, *, within: float = 5.0) -> bool:
+    async def rest(self, *, within: float = ENOUGH) -> bytes:
+        """All that comes until the other side ends the connection. Raises TimeoutError."""
+        async with asyncio.timeout(within):
+            while await self._more():
+                pass
+            return self._take(len(self._held))
+
+    async def closed(self, *, within: float = ENOUGH) -> bool:
         """Whether the other side ends the connection without another byte."""
         try:
-            async with asyncio.timeout(within):
-                return await self._reader.read(1) == b""
-        except ConnectionError:
-            return True
+            return await self.rest(within=within) == b""
         except TimeoutError:
             return False
 
     async def _chunks(self) -> bytes:
         body = bytearray()
-        while size := int((await self._reader.readline()).split(b";")[0], 16):
-            body += await self._reader.readexactly(size)
-            await self._reader.readline()
-        while await self._reader.readline() not in (b"\r\n", b""):
+        while size := int((await self._until(b"\r\n")).split(b";")[0], 16):
+            body += await self._exactly(size)
+            await self._until(b"\r\n")
+        while await self._until(b"\r\n") != b"\r\n":
             pass
         return bytes(body)
+
+    async def _until(self, mark: bytes) -> bytes:
+        """As much as ends with the mark."""
+        looked = 0
+        while (found := self._held.find(mark, looked)) < 0:
+            looked = max(0, len(self._held) - len(mark))
+            if not await self._more():
+                raise asyncio.IncompleteReadError(bytes(self._held), None)
+        return self._take(found + len(mark))
+
+    async def _exactly(self, size: int) -> bytes:
+        while len(self._held) < size:
+            if not await self._more():
+                raise asyncio.IncompleteReadError(bytes(self._held), size)
+        return self._take(size)
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._held[:size])
+        del self._held[:size]
+        return taken
+
+    async def _more(self) -> bool:
+        """Wait for bytes; False at the end."""
+        with contextlib.suppress(ConnectionResetError):
+            self._held += (came := await asyncio.get_running_loop().sock_recv(self._link, 1 << 16))
+            return bool(came)
+        return False
 
 
 def request(
