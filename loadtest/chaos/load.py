@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from loadtest.chaos.world import TENANTS, World, headers_of
+from loadtest.chaos.world import LIMIT, TENANTS, World, headers_of
 from tests.support.proxy import CHAT, Proxy
 
-PATIENCE = 20.0
+PATIENCE = 2 * LIMIT
 """Seconds after which an answer counts as hanging; no limit of the proxy here is longer than half of it."""
 
 

@@ -17,6 +17,8 @@ from loadtest.chaos.judge import judge
 from loadtest.chaos.world import TENANTS, World, headers_of
 
 SHOWN = 20
+HEALS = 60.0
+"""Seconds within which both proxies have to give hits again."""
 PERSISTENCE = 50
 """How often an operator tries to have something done."""
 
@@ -40,6 +42,7 @@ async def run(seed: int, *, requests: int, concurrency: int, seconds: float | No
             await breaking
             with contextlib.suppress(asyncio.CancelledError):
                 await operating
+            world.truth.outlast([(each.began, each.ended) for each in asked])
             wrong = [(each, problem) for each in asked if (problem := judge(each, world.truth, ends)) is not None]
             healed = await _healed(world)
             crashes = [crash for proxy in world.proxies for crash in _crashes(proxy.log)]
@@ -94,11 +97,11 @@ async def _operate(world: World, ends: list[dict[str, Any]]) -> None:
 
 
 async def _healed(world: World) -> bool:
-    """True where both proxies give hits again within ten seconds."""
+    """True where both proxies give hits again in time."""
     loop = asyncio.get_running_loop()
     async with aiohttp.ClientSession(headers={"Content-Type": "application/json"}) as session:
         for number in range(2):
-            end = loop.time() + 10
+            end = loop.time() + HEALS
             while True:
                 body = {"model": "m", "messages": [{"role": "user", "content": "healed"}], "temperature": 0, "seed": 1}
                 asked = load.Asked(number, "a", body, headers_of("a"), loop.time())

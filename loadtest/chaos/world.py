@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from tests.support.shim import Shim
 ASKER = "x-chaos-asker"
 """A header that travels to the backend and says whose question it is. The proxy does not know it."""
 TENANTS = ("a", "b", "c")
+LIMIT = 60.0
+"""Seconds that a proxy waits for a backend. No fault here makes one fall silent, so that nothing reaches this limit."""
 
 
 def key_of(tenant: str) -> str:
@@ -54,6 +56,13 @@ class Truth:
         return any(
             kind == what and since < ended and (until is None or until > began) for kind, since, until in self.windows
         )
+
+    def outlast(self, spans: Sequence[tuple[float, float]]) -> None:
+        """A fault is over when all that was asked in its time has ended: others may have waited for the same call."""
+        for at, (kind, since, until) in enumerate(self.windows):
+            if until is not None:
+                late = max((ended for began, ended in spans if since < ended and began < until), default=until)
+                self.windows[at] = (kind, since, max(until, late))
 
     @contextlib.contextmanager
     def breaking(self, *what: str, after: float) -> Any:
@@ -121,9 +130,9 @@ class World:
             "store.memory": "8MiB",
             "store.timeout": "500ms",
             "store.secret": "chaos",
-            "timeouts.connect": 1.0,
-            "timeouts.first_byte": 5.0,
-            "timeouts.idle": 2.0,
+            "timeouts.connect": LIMIT,
+            "timeouts.first_byte": LIMIT,
+            "timeouts.idle": LIMIT,
             "environments.poll": 0.2,
         }
 

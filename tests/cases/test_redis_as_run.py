@@ -62,13 +62,17 @@ async def under_load(proxy: Proxy, seed: int) -> AsyncIterator[list[bool]]:
         await asyncio.gather(*tasks)
 
 
-async def hits_from_now(proxy: Proxy, within: float) -> None:
+async def some(hits: list[bool]) -> bool:
+    return any(hits)
+
+
+async def hits_from_now(proxy: Proxy) -> None:
     body = prompt(f"later {time.monotonic()}")
 
     async def hit() -> bool:
         return (await proxy.post(body)).cache == "HIT"
 
-    await until(hit, within)
+    await until(hit)
 
 
 # --- Sentinel -----------------------------------------------------------------------------------------
@@ -81,29 +85,28 @@ async def test_a_failover_by_sentinel_under_load_costs_misses_alone(
     replica = RedisServer(options=["--replicaof", "127.0.0.1", str(redis_server.port)])
     sentinel = RedisServer(
         sentinel=f"sentinel monitor main 127.0.0.1 {redis_server.port} 1\n"
-        "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000"
+        "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 3000"
     )
     try:
         proxy = await make_proxy(settings=on(f"redis+sentinel://127.0.0.1:{sentinel.port}/main"))
         await proxy.post(B0)
-        await hits_from_now(proxy, 10)
+        await hits_from_now(proxy)
 
         async def replicated() -> bool:
             told = sentinel.command("SENTINEL", "replicas", "main")
             return str(replica.port).encode() in told and b"master-link-status\r\n$2\r\nok" in told
 
-        await until(replicated, 20, every=0.2)
+        await until(replicated, every=0.2)
         await proxy.admin("POST", "/invalidate", {"scope": "tag", "value": "before"})
         async with under_load(proxy, 1) as hits:
-            await asyncio.sleep(0.5)
+            await until(lambda: some(hits))
             redis_server.kill()
 
             async def promoted() -> bool:
                 return b"role:master" in replica.command("INFO", "replication")
 
-            await until(promoted, 20, every=0.1)
-            await hits_from_now(proxy, 15)
-        assert any(hits)
+            await until(promoted, every=0.1)
+            await hits_from_now(proxy)
         await proxy.admin("POST", "/invalidate", {"scope": "all"})
         assert (await proxy.post(B0)).cache == "MISS"
         assert b":2" in replica.command("LLEN", "samewise:default:journal") or b":3" in replica.command(
@@ -121,7 +124,7 @@ class Cluster:
     """Three primaries, and a replica of the first."""
 
     def __init__(self) -> None:
-        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]
+        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
         self.nodes = [RedisServer(options=options) for _ in range(4)]
 
     async def form(self) -> None:
@@ -133,18 +136,18 @@ class Cluster:
             node.command("CLUSTER", "SET-CONFIG-EPOCH", str(at + 1))
         for node in self.nodes[1:]:
             node.command("CLUSTER", "MEET", "127.0.0.1", str(self.nodes[0].port))
-        await until(self.settled, 20, every=0.1)
+        await until(self.settled, every=0.1)
         name = self.name(self.nodes[0])
 
         async def follows() -> bool:
             return self.nodes[3].command("CLUSTER", "REPLICATE", name).startswith(b"+OK")
 
-        await until(follows, 10, every=0.2)
+        await until(follows, every=0.2)
 
         async def synchronous() -> bool:
             return b"master_link_status:up" in self.nodes[3].command("INFO", "replication")
 
-        await until(synchronous, 20, every=0.2)
+        await until(synchronous, every=0.2)
 
     async def settled(self) -> bool:
         told = [node.command("CLUSTER", "INFO") for node in self.nodes]
@@ -176,21 +179,20 @@ async def test_slots_that_move_and_a_primary_that_dies_under_load_cost_misses_al
         first = cluster.nodes[1]
         proxy = await make_proxy(settings=on(f"redis+cluster://127.0.0.1:{first.port},127.0.0.1:{free_port()}"))
         await proxy.post(B0)
-        await hits_from_now(proxy, 10)
+        await hits_from_now(proxy)
         async with under_load(proxy, 2) as hits:
-            await asyncio.sleep(1)
+            await until(lambda: some(hits))
             for slot in random.Random(2).sample(range(SLOTS // 3, 2 * SLOTS // 3), 60):
                 await asyncio.to_thread(cluster.move, slot, cluster.nodes[1], cluster.nodes[2])
             moved = sum(hits)
-            assert moved > 0
             cluster.nodes[0].kill()
 
             async def promoted() -> bool:
                 return b"role:master" in cluster.nodes[3].command("INFO", "replication")
 
-            await until(promoted, 20, every=0.2)
+            await until(promoted, every=0.2)
             for _ in range(5):
-                await hits_from_now(proxy, 15)
+                await hits_from_now(proxy)
         assert sum(hits) > moved
         await proxy.admin("POST", "/invalidate", {"scope": "all"})
         assert (await proxy.post(B0)).cache == "MISS"
@@ -263,7 +265,7 @@ async def test_certificates_on_both_sides_are_used_and_needed(
     mine = f"ssl_certfile={tmp_path}/client.crt&ssl_keyfile={tmp_path}/client.key"
     proxy = await make_proxy(settings=on(f"rediss://127.0.0.1:{port}?ssl_ca_certs={tmp_path}/ca.crt&{mine}"))
     assert (await proxy.post(B0)).reason is None
-    await hits_from_now(proxy, 5)
+    await hits_from_now(proxy)
     assert b":0" not in server.command("DBSIZE")
     for url in (
         f"rediss://127.0.0.1:{port}?ssl_ca_certs={tmp_path}/ca.crt",
@@ -286,7 +288,7 @@ async def test_a_user_with_the_documented_rights_alone_is_enough(
     proxy, other = await make_proxy(settings=on(url)), await make_proxy(settings=on(url))
     body = {**B0, "messages": [{"role": "user", "content": "tagged"}]}
     warm = await proxy.post(body, headers={"x-samewise-tags": "t"})
-    await hits_from_now(proxy, 5)
+    await hits_from_now(proxy)
     assert (await other.post(body)).cache == "HIT"
     for scope, value in (("tag", "t"), ("key", str(warm.key)), ("all", "")):
         await proxy.admin("POST", "/invalidate", {"scope": scope, "value": value})
@@ -303,11 +305,11 @@ async def test_the_fork_works_like_redis(make_proxy: MakeProxy) -> None:
     try:
         proxy = await make_proxy(settings=on(server.url))
         first = await proxy.post(B0)
-        await hits_from_now(proxy, 5)
+        await hits_from_now(proxy)
         assert (await proxy.post(B0)).body == first.body
         await proxy.admin("POST", "/invalidate", {"scope": "key", "value": str(first.key)})
         assert (await proxy.post(B0)).cache == "MISS"
         server.restart()
-        await hits_from_now(proxy, 10)
+        await hits_from_now(proxy)
     finally:
         server.close()
