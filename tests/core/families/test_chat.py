@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -409,3 +409,60 @@ def test_tools_that_the_server_runs_and_state_that_it_keeps_are_stateful() -> No
     for more in stateful:
         assert FAMILY.refusal(more) == Reason.STATEFUL
     assert FAMILY.refusal({"tools": [{"type": "function", "function": {}}], "web_search_options": None}) is None
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3)
+    | st.sampled_from(["error", "stop"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=5,
+)
+CHOICES = st.lists(
+    ODD | st.fixed_dictionaries({}, optional={"index": ODD | st.integers(0, 1), "finish_reason": ODD, "delta": ODD}),
+    max_size=2,
+)
+CHUNKS = ODD | st.fixed_dictionaries({}, optional={"error": ODD, "object": ODD, "type": ODD, "choices": ODD | CHOICES})
+
+
+def read_in_full(datas: list[bytes], count: int) -> Reason | None:
+    """What the chunks say to somebody who reads every byte of them."""
+    finished: dict[Any, Any] = {}
+    for data in datas:
+        try:
+            chunk = json.loads(data.decode())
+        except ValueError:
+            return Reason.UPSTREAM_ERROR
+        if not isinstance(chunk, dict):
+            return Reason.UPSTREAM_ERROR
+        if chunk.get("error") or "error" in (chunk.get("object"), chunk.get("type")):
+            return Reason.UPSTREAM_ERROR
+        found = chunk.get("choices")
+        for choice in found if isinstance(found, list) else []:
+            if isinstance(choice, dict):
+                index = choice["index"] if isinstance(choice.get("index"), int) else 0
+                finished[index] = choice.get("finish_reason") or finished.get(index)
+    if "error" in [reason for reason in finished.values() if isinstance(reason, str)]:
+        return Reason.UPSTREAM_ERROR
+    whole = set(finished) == set(range(count)) and all(finished.values())
+    return None if whole else Reason.TRUNCATED
+
+
+@given(
+    chunks=st.lists(st.tuples(CHUNKS, st.booleans(), st.sampled_from([b"", b"", b"\xff", b"\xc3\xa4"])), max_size=4),
+    count=st.integers(1, 2),
+)
+@example(chunks=[(chunk(finish_reason="stop"), True, b"\xff")], count=1)
+@example(chunks=[(chunk(finish_reason="stop"), True, b"\xc3\xa4")], count=1)
+def test_whether_a_stream_is_whole_depends_on_every_byte_of_it(chunks: list[Any], count: int) -> None:
+    datas = [
+        json.dumps(value, ensure_ascii=ascii_only)
+        .encode("utf-8", "surrogatepass")
+        .replace(b'"delta"', b'"' + odd + b'"')
+        for value, ascii_only, odd in chunks
+    ]
+    answer = replay([*(Event(data) for data in datas), Event(DONE)])
+    assert FAMILY.failure(answer, {"n": count}) is read_in_full(datas, count)

@@ -104,8 +104,40 @@ def index_of(choice: Mapping[str, Any], position: int = 0) -> int:
 
 def has_error(value: Mapping[str, Any]) -> bool:
     """True for an object that tells an error, in any of the spellings seen."""
-    get = value.get
-    return bool(get("error")) or get("object") == "error" or get("type") == "error"
+    return _tells_error(value.get("error"), value.get("object"), value.get("type"))
+
+
+def _tells_error(error: Any, kind: Any, event: Any) -> bool:
+    return bool(error) or kind == "error" or event == "error"
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: Any = None
+    finish_reason: Any = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    """What of a chunk tells that it is an error, or that a choice ends: a stream has thousands."""
+
+    error: Any = None
+    object: Any = None
+    type: Any = None
+    choices: list[_Choice] = []
+
+
+_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+def _glance(data: bytes) -> _Chunk:
+    """A chunk, read no further than it must be. Raises ValueError where it is no JSON object."""
+    try:
+        if data.isascii() or data.decode():
+            return _chunk(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    whole = wire.load_object(data)
+    found = [_Choice(choice.get("index"), choice.get("finish_reason")) for choice in wire.objects(whole.get("choices"))]
+    return _Chunk(whole.get("error"), whole.get("object"), whole.get("type"), found)
 
 
 def _stream_failure(events: Sequence[Event], count: int) -> Reason | None:
@@ -117,14 +149,14 @@ def _stream_failure(events: Sequence[Event], count: int) -> Reason | None:
         if data == DONE or wire.is_noise(event):
             continue
         try:
-            chunk = wire.load_object(data)
+            chunk = _glance(data)
         except ValueError:
             return Reason.UPSTREAM_ERROR
-        if has_error(chunk):
+        if _tells_error(chunk.error, chunk.object, chunk.type):
             return Reason.UPSTREAM_ERROR
-        for choice in wire.objects(chunk.get("choices")):
-            index = index_of(choice)
-            finished[index] = choice.get("finish_reason") or finished.get(index)
+        for choice in chunk.choices:
+            index = choice.index if isinstance(choice.index, int) else 0
+            finished[index] = choice.finish_reason or finished.get(index)
     if not events or events[-1].data != DONE:
         return Reason.TRUNCATED
     return _unfinished(finished, count)
