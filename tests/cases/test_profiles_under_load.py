@@ -1,4 +1,4 @@
-"""A thousand updates of a profile while four clients ask four proxies on one store, or one proxy of four workers."""
+"""Hundreds of updates of a profile while four clients ask four proxies on one store, or one proxy of four workers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.mock_backend import MockBackend
 from tests.support.proxy import Answered, Proxy, until
 from tests.support.redis import RedisServer, redis_server  # noqa: F401
 
-UPDATES = 1000
+UPDATES = 300
 WAVES = 4
-CHECKED = 200
+CHECKED = 100
 
 
 def update(number: int) -> dict[str, float]:
@@ -121,11 +121,11 @@ async def test_every_answer_is_of_one_snapshot_and_every_entry_of_the_one_that_m
     versions: dict[str, Any] = {f"default@{each['number']}": each["values"] for each in profile["versions"]}
     assert len(versions) == UPDATES + 2
     answers = [answer for client in clients for answer in client.answers]
-    assert all(client.asked > 100 for client in clients)
+    assert all(client.asked > 30 for client in clients)
     assert {answer.status for answer in answers} == {200}
     assert {answer.cache for answer in answers} <= {"HIT", "MISS", "COALESCED"}
     used = {answer.headers["x-samewise-snapshot"] for answer in answers}
-    assert len(used) > 100
+    assert len(used) > 30
 
     mixed = [answer for answer in answers if said(answer) != of(versions[answer.headers["x-samewise-snapshot"]])]
     assert mixed == []
