@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 from tests.cases.conftest import MakeProxy, Pair
 from tests.support.bodies import Body, fresh
 from tests.support.mock_backend import DONE, MockBackend, Script, sse
+from tests.support.patience import ENOUGH
 from tests.support.proxy import Answered, Proxy, until
 
 BASE: Body = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -164,13 +165,8 @@ async def test_a_replay_has_the_events_that_were_recorded(pair: Pair) -> None:
     pair.mb.once(Script(sse=pieces))
     body = streamed()
     first = await pair.proxy.post(body)
-    loop = asyncio.get_running_loop()
     async with pair.proxy.stream(body) as replay:
-        began = loop.time()
-        events = replay.data()
-        got = [await anext(events)]
-        assert loop.time() - began < 1
-        got += [event async for event in events]
+        got = [event async for event in replay.data()]
     assert replay.headers["x-samewise-cache"] == "HIT"
     assert got == first.data() == payloads(pieces)
 
@@ -287,10 +283,14 @@ async def test_one_large_line_reaches_the_client_and_is_kept(pair: Pair, size: i
     assert len(first.text) == len(again.text) == size
 
 
+IDLE = 2.0
+"""Seconds; a busy machine's own silences are shorter."""
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def idle_proxy(make_proxy: MakeProxy) -> Proxy:
-    """One that soon gives up on silence."""
-    return await make_proxy(settings={f"timeouts.{name}": "300ms" for name in ("connect", "first_byte", "idle")})
+    """One that gives up on silence."""
+    return await make_proxy(settings={"timeouts.idle": IDLE, "timeouts.first_byte": ENOUGH})
 
 
 @pytest.mark.parametrize("pieces", [[], [text("a"), text("b"), text("c")], [text("a"), end()]], ids=["0", "3", "end"])
@@ -301,8 +301,9 @@ async def test_an_upstream_that_falls_silent_is_given_up(
     mb.once(Script(sse=pieces, end="stall"))
     loop = asyncio.get_running_loop()
     began = loop.time()
-    _, got, whole = await read(idle_proxy, body)
-    assert 0.2 < loop.time() - began < 5
+    async with asyncio.timeout(ENOUGH):
+        _, got, whole = await read(idle_proxy, body)
+    assert loop.time() - began > IDLE - 0.1
     assert "[DONE]" not in got
     assert not whole or "error" in got[-1]
 
@@ -317,12 +318,25 @@ async def test_an_upstream_that_falls_silent_is_given_up(
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500, 503])
 async def test_an_error_in_place_of_a_stream_is_an_error(pair: Pair, status: int) -> None:
     body = streamed()
-    pair.mb.when(body["messages"][0]["content"], Script(status=status, headers={"Retry-After": "7"}))
+    pair.mb.when(body["messages"][0]["content"], Script(status=status, headers={"Retry-After": "3600"}))
     for _ in range(2):
         answer = await pair.proxy.post(body)
         assert (answer.status, answer.cache) == (status, "ERROR")
         assert answer.headers["content-type"].startswith("application/json")
-        assert answer.headers["retry-after"] == "7"
+        assert answer.headers["retry-after"] == "3600"
         assert answer.json()["error"]["message"] == f"mock says {status}"
-        assert answer.seconds < 5
     assert pair.mb.count == 2
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [{"stream": "true"}, {"stream": 1, "stream_options": {"include_usage": True}}, {"stream": True, "model": None}],
+    ids=["a word", "a number, with usage", "no model"],
+)
+async def test_what_only_the_upstream_can_read_comes_back_in_the_form_that_it_chose(pair: Pair, spoiled: Body) -> None:
+    body = fresh(**spoiled)
+    answer = await pair.proxy.post(body)
+    assert (answer.cache, answer.headers["x-samewise-reason"]) == ("BYPASS", "malformed")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.body.endswith(DONE)
+    assert (b'"usage"' in answer.body) == ("stream_options" in spoiled)

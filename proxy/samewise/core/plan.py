@@ -76,6 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `together`: missing units are asked in one upstream call (embeddings), else each in its own.
     `delivery` are the members of the body that change only how the answer travels.
     `raw` is the client's body where it can be sent on unchanged, None where it must be written anew.
+    `relayed`: nobody here knows whether a stream was asked for, so the answer keeps the form in which it comes.
     `order` are the names of the client's members, in its order.
     """
 
@@ -91,3 +92,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     together: bool = False
     raw: bytes | None = None
     order: tuple[str, ...] = ()
+    relayed: bool = False

@@ -32,7 +32,8 @@ def plan(
 
     The member `cache` is taken out and joined with `controls`; it is never forwarded, nor are `stream_options`
     of a request that is no stream. A body without a usable `model`, or with a `stream` that is no boolean, is the
-    upstream's to judge: one unit, MALFORMED, sent on as it came. What can't be cached is never split.
+    upstream's to judge: one unit, MALFORMED, sent on as it came, and answered as the upstream answers. What can't
+    be cached is never split.
 
     A request that can be cached is sent as its key describes it (`sampling.resolve`); one that can't gets the
     profile's values and nothing else. A recorded stream tells its usage once, at its end, so `include_usage` and
@@ -55,7 +56,8 @@ def plan(
             path=family.path,
             model=model if isinstance(model, str) else "",
             stream=False,
-            include_usage=False,
+            include_usage=True,
+            relayed=True,
             controls=controls,
             context=context,
             units=(Unit(request=body, reason=Reason.MALFORMED),),

@@ -38,7 +38,7 @@ async def _coming(family: Family, plan: Plan, source: Coming, marks: Marks, cloc
     marks.environment = head.environment or marks.environment
     marks.member, marks.answered = head.member, head.status
     fields = fields_of(head, first=marks.outcome != "coalesced")
-    if plan.stream and head.streaming and head.status == 200:
+    if (plan.stream or plan.relayed) and head.streaming and head.status == 200:
         return Reply(status=200, headers=fields, bursts=_live(family, plan, source, marks, clock), sources=(source,))
     answer = await settled(family, source, marks, clock)
     if not plan.stream and answer.form == "sse" and failure_of(source) is not None:
