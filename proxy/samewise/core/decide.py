@@ -138,7 +138,7 @@ def after_lookup(
 ) -> Serve | Fetch | Refuse:
     """The second decision. `ended`: an invalidation came after the entry; `failed`: the store couldn't be asked.
 
-    RFC 9111 section 5.2.1: `max-age` in a request bounds the age of what may be served.
+    RFC 9111 section 5.2.1.1: what is served is at most `max-age` seconds old; with 0 nothing recorded is.
     """
     reason: Reason | None = None
     if failed:
@@ -147,7 +147,7 @@ def after_lookup(
         reason = Reason.INVALIDATED
     elif entry is not None and entry.fresh(now):
         age = entry.age(now)
-        if controls.max_age is None or age < controls.max_age:
+        if controls.max_age is None or 0 < controls.max_age >= age:
             return Serve(entry, age)
         reason = Reason.TOO_OLD
     if controls.only_if_cached or mode == "frozen":
