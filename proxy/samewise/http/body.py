@@ -12,9 +12,9 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from samewise.core.errors import ProxyError
 from samewise.core.reason import Reason
-from samewise.upstream.decode import Undecodable, decoder
+from samewise.upstream.decode import Undecodable, decoder, of_strangers
 
-CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd"})
+CODINGS = of_strangers()
 """Content codings that are taken off while a body is read."""
 
 

@@ -18,6 +18,14 @@ _PIECE = 1 << 20
 _ZSTD_STEP = 256
 """Bytes of zstd taken in one step: four make 128 KiB at most (RFC 8878 section 3.1.1.2), so 8 MiB in all."""
 
+_SAFE_ZSTD = (1, 6, 0)
+"""Before it, a crafted body could show what else was in the memory of whoever took it off (CVE-2026-124851)."""
+
+
+def of_strangers(zstd: tuple[int, ...] = zstandard.ZSTD_VERSION) -> frozenset[str]:
+    """The codings that are taken off bodies of which anybody may be the author, with this version of libzstd."""
+    return frozenset({"gzip", "x-gzip", "deflate", "br", *(["zstd"] if zstd >= _SAFE_ZSTD else [])})
+
 
 class Undecodable(ValueError):
     """The body is not what its Content-Encoding says, ends early, or is in a coding that nobody here knows."""
