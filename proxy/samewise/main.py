@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shutil
 import signal
@@ -154,6 +155,7 @@ async def _serve(settings: Settings) -> int:
 
     stop, hurry = _on_signals()
     async with running(settings) as service:
+        _settle()
         _tell_ready(service.url, service.admin_url)
         await stop.wait()
         await service.drain(settings.server.drain, hurry)
@@ -166,6 +168,7 @@ async def _work(settings: Settings, place: Place) -> int:
 
     stop, hurry = _on_signals()
     async with running(settings, Worker(place)) as service:
+        _settle()
         ready()
         waiting = {asyncio.create_task(stop.wait()), asyncio.create_task(orphaned())}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -173,6 +176,12 @@ async def _work(settings: Settings, place: Place) -> int:
             task.cancel()
         await service.drain(settings.server.drain, hurry)
     return 0
+
+
+def _settle() -> None:
+    """What is there for good is no longer looked through for garbage: a look at all of it stops every request."""
+    gc.collect()
+    gc.freeze()
 
 
 def _on_signals() -> tuple[asyncio.Event, asyncio.Event]:
