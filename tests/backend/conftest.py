@@ -1,65 +1,32 @@
-"""The reference engine inside of the test's own process."""
+"""The reference engine inside of the test's own process; torch is imported by the tests that run it alone."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from samewise_backend.engine import Engine, Event, Failed, Job, Step, Ticket
-from samewise_backend.language_model import LanguageModel
-from samewise_backend.sampler import Sampling
-
-
-class Collected:
-    """A submitted job and what came of it."""
-
-    def __init__(self, engine: Engine, prompt: tuple[int, ...], *, count: int = 8, **values: object) -> None:
-        self.events: list[Event] = []
-        self.done = threading.Event()
-        self._steps: list[tuple[int, threading.Event]] = []
-        sampling = {name: values.pop(name) for name in list(values) if name in Sampling.__dataclass_fields__}
-        job = Job(
-            prompt=prompt,
-            sampling=Sampling(**{"seed": 0, **sampling}),  # type: ignore[arg-type]
-            max_tokens=count,
-            deliver=self._take,
-            **values,  # type: ignore[arg-type]
-        )
-        self.ticket: Ticket = engine.submit(job)
-
-    def _take(self, event: Event) -> None:
-        self.events.append(event)
-        for count, reached in self._steps:
-            if len(self.events) >= count or isinstance(event, Failed):
-                reached.set()
-        if isinstance(event, Failed) or (isinstance(event, Step) and event.finish is not None):
-            self.done.set()
-
-    def after(self, count: int) -> None:
-        """Wait for so many events."""
-        reached = threading.Event()
-        self._steps.append((count, reached))
-        if len(self.events) < count:
-            assert reached.wait(60)
-
-    def tokens(self) -> list[int]:
-        assert self.done.wait(60), "the job did not end"
-        assert not any(isinstance(event, Failed) for event in self.events), self.events
-        return [event.token for event in self.events if isinstance(event, Step)]
+if TYPE_CHECKING:
+    from samewise_backend.engine import Engine
+    from samewise_backend.language_model import LanguageModel
 
 
 @pytest.fixture(scope="session")
 def language_model(tiny_model: Path) -> LanguageModel:
+    import torch
+
+    from samewise_backend.language_model import LanguageModel
+
     torch.set_num_threads(1)
     return LanguageModel(tiny_model, dtype=torch.float32, device="cpu")
 
 
 @pytest.fixture
 def engine(language_model: LanguageModel) -> Iterator[Engine]:
+    from samewise_backend.engine import Engine
+
     made = Engine(language_model)
     made.start()
     yield made

@@ -10,7 +10,7 @@ from samewise_backend import tiny_model as tiny
 from samewise_backend.engine import Engine, Failed, Scored, Step
 from samewise_backend.language_model import LanguageModel
 from samewise_backend.sampler import RequestSampler, Sampling
-from tests.backend.conftest import Collected
+from tests.backend.collected import Collected
 
 PROMPTS = [tuple(random.Random(number).choices(range(6, 1024), k=3 + 7 * number)) for number in range(6)]
 

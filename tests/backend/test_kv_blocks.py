@@ -16,7 +16,7 @@ from samewise_backend.engine import Engine, Scored, Step
 from samewise_backend.kv_blocks import KvBlocks
 from samewise_backend.language_model import Context, LanguageModel
 from samewise_backend.sampler import RequestSampler
-from tests.backend.conftest import Collected
+from tests.backend.collected import Collected
 from tests.support.vllm import BackendServer
 
 SIZE = 16

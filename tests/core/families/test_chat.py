@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from samewise.core.answer import DONE, Event, Usage
 from samewise.core.families.chat import FAMILY
@@ -66,6 +65,8 @@ def test_body_survives_being_told_as_events() -> None:
 
 
 def test_events_of_a_body_are_a_stream_that_clients_expect() -> None:
+    from openai.types.chat import ChatCompletionChunk
+
     events = FAMILY.to_events(body(COMPLETE))
     chunks = values(events)
     for value in chunks:
@@ -81,6 +82,8 @@ def test_events_of_a_body_are_a_stream_that_clients_expect() -> None:
 
 
 def test_interleaved_tool_calls_are_put_together() -> None:
+    from openai.types.chat import ChatCompletion
+
     answer = told(TOOL_STREAM)
     ChatCompletion.model_validate(answer)
     message = answer["choices"][0]["message"]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types import Completion
 
 from samewise.core.answer import DONE, Event
 from samewise.core.families.completions import FAMILY
@@ -55,6 +54,8 @@ def test_answers_to_a_list_are_joined_in_order_and_numbered() -> None:
     ]
     assert joined["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
     assert joined["id"] == "cmpl-1"
+    from openai.types import Completion
+
     Completion.model_validate(joined)
 
 

@@ -6,11 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from anthropic.lib.streaming._messages import accumulate_event
-from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from samewise.core.answer import Event, Usage
 from samewise.core.families.messages import FAMILY
@@ -52,6 +49,10 @@ def test_body_survives_being_told_as_events() -> None:
 
 
 def test_the_client_library_puts_the_same_message_together() -> None:
+    from anthropic.lib.streaming._messages import accumulate_event
+    from anthropic.types import Message, RawMessageStreamEvent
+    from pydantic import TypeAdapter
+
     parse = TypeAdapter(RawMessageStreamEvent).validate_python
     snapshot: Any = None
     buffers: dict[int, bytes] = {}

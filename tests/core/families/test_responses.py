@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai import omit
-from openai.lib.streaming.responses._responses import ResponseStreamState
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from samewise.core.answer import Event, Usage
 from samewise.core.families.responses import FAMILY
@@ -81,6 +77,11 @@ def test_body_survives_being_told_as_events() -> None:
 
 
 def test_the_client_library_reads_the_events_and_puts_the_same_response_together() -> None:
+    from openai import omit
+    from openai.lib.streaming.responses._responses import ResponseStreamState
+    from openai.types.responses import Response, ResponseStreamEvent
+    from pydantic import TypeAdapter
+
     parse = TypeAdapter(ResponseStreamEvent).validate_python
     state: Any = ResponseStreamState(input_tools=[], text_format=omit)
     texts: dict[str, str] = {}
