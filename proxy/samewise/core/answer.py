@@ -42,4 +42,4 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     def size(self) -> int:
         """Bytes of payload."""
-        return len(self.body) if self.form == "json" else sum(len(event.data) for event in self.events)
+        return len(self.body) if self.form == "json" else sum([len(event.data) for event in self.events])

@@ -254,7 +254,8 @@ class Fetcher:
 
 
 def _lasting(question: Question, recording: Recording) -> tuple[Event, ...]:
-    return tuple(event for event in recording.events() if not question.family.noise(event))
+    noise = question.family.noise
+    return tuple([event for event in recording.events() if not noise(event)])
 
 
 def _head(exchange: Exchange) -> Head:

@@ -9,6 +9,7 @@ MAX_EVENT = 64 << 20
 
 _BOM = b"\xef\xbb\xbf"
 _END = b"\n\n"
+_ONE_LINE = b"data: "
 
 
 class EventTooLarge(ValueError):
@@ -57,8 +58,9 @@ class Parser:
         for block in blocks:
             if len(block) > self._max and len(block.lstrip(b"\n")) > self._max:
                 raise EventTooLarge(self._max, events)
-            event = _event(block)
-            if event is not None:
+            if block.startswith(_ONE_LINE) and len(block) > len(_ONE_LINE) and b"\n" not in block:
+                events.append(Event(block[len(_ONE_LINE) :]))
+            elif (event := _event(block)) is not None:
                 events.append(event)
         self._limit(events)
         return events
@@ -101,8 +103,6 @@ class Parser:
 
 def _event(block: bytes) -> Event | None:
     """The event of the lines between two blank lines."""
-    if block.startswith(b"data: ") and b"\n" not in block:
-        return Event(block[6:]) if len(block) > 6 else None
     name: str | None = None
     data: list[bytes] = []
     for line in block.split(b"\n"):
