@@ -11,9 +11,9 @@ import pytest
 
 from samewise.store.factory import Stores, open_store
 from tests.support.clock import ManualClock
-from tests.support.redis import RedisServer, redis_cluster, redis_server, shared_redis
+from tests.support.redis import RedisServer, _cluster, redis_cluster, redis_server, shared_redis
 
-__all__ = ["redis_cluster", "redis_server", "shared_redis"]
+__all__ = ["_cluster", "redis_cluster", "redis_server", "shared_redis"]
 
 KINDS = ["memory", "sqlite", "redis", "memory+sqlite", "memory+redis"]
 

