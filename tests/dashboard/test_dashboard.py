@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -36,12 +35,11 @@ async def opened(tab: Tab, proxy: Proxy) -> Any:
     return tab.page
 
 
-async def shows(page: Any, place: str, text: str, within: float = 10.0) -> None:
+async def shows(page: Any, place: str, text: str) -> None:
     """Return when the element's text has this in it."""
     await page.wait_for_function(
         "([place, text]) => document.querySelector(place)?.innerText.includes(text)",
         arg=[place, text],
-        timeout=within * 1000,
     )
 
 
@@ -65,17 +63,15 @@ async def test_it_loads_without_a_complaint_and_shows_what_is(tab: Tab, proxy: P
 async def test_it_follows_what_happens_without_being_touched(tab: Tab, proxy: Proxy) -> None:
     page = await opened(tab, proxy)
     await shows(page, "#state", "ready")
-    began = time.monotonic()
     for _ in range(3):
         await proxy.post(B0)
-    await shows(page, "#rows", "hit", within=2)
-    await shows(page, "#tiles", "66.7 %", within=2)
+    await shows(page, "#rows", "hit")
+    await shows(page, "#tiles", "66.7 %")
     await proxy.admin("POST", "/invalidate", {"scope": "model", "value": "m"})
-    await shows(page, "#notices", "invalidate", within=2)
-    assert time.monotonic() - began < 6
+    await shows(page, "#notices", "invalidate")
 
 
-async def test_a_divergence_is_there_within_two_seconds(tab: Tab, make_proxy: MakeProxy, mb: MockBackend) -> None:
+async def test_a_divergence_is_there_when_it_was_found(tab: Tab, make_proxy: MakeProxy, mb: MockBackend) -> None:
     mb.text = lambda body, number: f"the answer is {'this' if number == 1 else 'that'} and no other"
     proxy = await make_proxy(settings={"verify.rate": 1.0, "verify.each": 0})
     page = await opened(tab, proxy)
@@ -87,10 +83,10 @@ async def test_a_divergence_is_there_within_two_seconds(tab: Tab, make_proxy: Ma
         return bool((await proxy.admin("GET", "/divergences?limit=5"))["items"])
 
     await until(recomputed)
-    await shows(page, "#divergence", "Served", within=2)
-    await shows(page, "#divergence del", "this", within=2)
+    await shows(page, "#divergence", "Served")
+    await shows(page, "#divergence del", "this")
     assert (await page.inner_text("#divergence ins")).strip() == "that"
-    await shows(page, "#consistency-body", "a" * 16, within=5)
+    await shows(page, "#consistency-body", "a" * 16)
     assert tab.complaints == []
 
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,33 +42,36 @@ async def prometheus(folder: Path, target: str) -> AsyncIterator[str]:
     }
     config["scrape_configs"] = [{"job_name": "samewise", "static_configs": [{"targets": [target]}]}]
     (folder / "prometheus.yaml").write_text(json.dumps(config))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    process = await asyncio.create_subprocess_exec(
-        program,
-        f"--config.file={folder}/prometheus.yaml",
-        f"--storage.tsdb.path={folder}/data",
-        f"--web.listen-address={address}",
-        "--enable-feature=exemplar-storage",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    url = f"http://{address}"
+    log = folder / "log"
+    with log.open("wb") as written:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            f"--config.file={folder}/prometheus.yaml",
+            f"--storage.tsdb.path={folder}/data",
+            "--web.listen-address=127.0.0.1:0",
+            "--enable-feature=exemplar-storage",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=written,
+        )
 
     async def ready() -> bool:
-        try:
-            async with aiohttp.request("GET", f"{url}/-/ready") as response:
-                return response.status == 200
-        except aiohttp.ClientError:
+        if (url := where(log)) is None:
             return False
+        async with aiohttp.request("GET", f"{url}/-/ready") as response:
+            return response.status == 200
 
     try:
-        await until(ready, within=30, every=0.1)
-        yield url
+        await until(ready, every=0.1)
+        yield str(where(log))
     finally:
         process.terminate()
         await process.wait()
+
+
+def where(log: Path) -> str | None:
+    """The URL of a Prometheus that says in its log where it listens."""
+    found = re.search(r"Listening on.* address=(\S+)", log.read_text())
+    return f"http://{found[1]}" if found else None
 
 
 async def every_outcome(proxy: Proxy, mb: MockBackend, stop: asyncio.Event) -> None:
@@ -123,7 +125,7 @@ async def test_every_panel_has_data_and_outcomes_add_up(make_proxy: MakeProxy, m
                 return not empty
 
             try:
-                await until(all_answer, within=30)
+                await until(all_answer)
             except TimeoutError:
                 pytest.fail(f"no data for {empty}")
             stop.set()
@@ -137,7 +139,7 @@ async def test_every_panel_has_data_and_outcomes_add_up(make_proxy: MakeProxy, m
                 result = await ask(session, url, "sum by (outcome) (samewise_requests_total)")
                 return {each["metric"]["outcome"]: float(each["value"][1]) for each in result} == counted
 
-            await until(scraped, within=10)
+            await until(scraped)
             ratios = await ask(session, url, "samewise:hit_ratio:rate5m")
             assert len(ratios) <= 1
 

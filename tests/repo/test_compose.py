@@ -20,6 +20,7 @@ import pytest
 from aiohttp import web
 
 from tests.repo.files import ROOT, load_yaml, text
+from tests.support.patience import ENOUGH
 from tests.support.redis import RedisServer, redis_binary
 
 COMPOSE = load_yaml("compose.yaml")
@@ -246,7 +247,7 @@ async def proxy(config: Path, folder: Path) -> AsyncIterator[tuple[str, str]]:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(ENOUGH):
             while line := (await process.stdout.readline()).decode():
                 found = re.match(r"samewise: ready on (\S+) \(admin (\S+)\)", line)
                 if found is not None:
@@ -257,7 +258,7 @@ async def proxy(config: Path, folder: Path) -> AsyncIterator[tuple[str, str]]:
     finally:
         if process.returncode is None:
             process.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(ENOUGH):
             assert await process.wait() == 0, log.read_text(encoding="utf-8")
 
 
@@ -304,7 +305,7 @@ async def test_without_a_token_the_proxy_of_compose_refuses_to_start() -> None:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(ENOUGH):
         _, told = await process.communicate()
     assert process.returncode == 2
     assert b"[admin] token" in told

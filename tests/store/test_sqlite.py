@@ -75,8 +75,8 @@ async def test_killed_under_load_it_has_all_that_was_flushed_and_nothing_half(
 
 
 @pytest.mark.slow
-async def test_killed_fifty_times_under_load(tmp_path: Path, open_at: Opener, notices: Notices) -> None:
-    await killed_under_load(tmp_path / "s.db", open_at, 50)
+async def test_killed_again_and_again_under_load(tmp_path: Path, open_at: Opener, notices: Notices) -> None:
+    await killed_under_load(tmp_path / "s.db", open_at, 12)
     assert notices.errors() == []
 
 

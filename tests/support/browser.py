@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import ENOUGH
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SWITCHES = (
     "--no-sandbox",
@@ -60,5 +62,6 @@ async def browser() -> AsyncIterator[Any]:
 async def browsing(found: Any, **options: Any) -> AsyncIterator[Tab]:
     """A tab that shares nothing with others: no storage, no cache."""
     context = await found.new_context(viewport={"width": 1360, "height": 900}, **options)
+    context.set_default_timeout(ENOUGH * 1000)
     yield Tab(await context.new_page())
     await context.close()

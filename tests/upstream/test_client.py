@@ -626,7 +626,7 @@ async def test_a_server_with_a_short_keep_alive_never_costs_an_error() -> None:
         return web.json_response({"ok": True})
 
     async with http(handler, keepalive_timeout=0.1) as url, client(url) as made:
-        for number in range(200):
+        for number in range(80):
             exchange = await made.open(POST)
             assert exchange.status == 200
             await exchange.read()
