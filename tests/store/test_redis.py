@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from samewise.ports import ControlEvent, StoreUnavailable
-from samewise.store import wake
+from samewise.store import redis_link, wake
 from samewise.store.factory import Stores, open_store
 from tests.store.conftest import Notices
 from tests.support.entries import key_of, make_entry
+from tests.support.patience import ENOUGH
 from tests.support.redis import RedisServer, documented_rights, free_port
 from tests.support.shim import Shim, redis_commands, redis_error
 
@@ -37,7 +38,7 @@ class Opening:
         self._notices = notices
         self._opened: list[Stores] = []
 
-    async def __call__(self, url: str, limit: float = 0.2, **settings: Any) -> Stores:
+    async def __call__(self, url: str, limit: float = ENOUGH, **settings: Any) -> Stores:
         stores = await open_store(
             url,
             clock=Real(),
@@ -62,9 +63,13 @@ async def opening(notices: Notices) -> AsyncIterator[Opening]:
 
 
 async def fill(stores: Stores, names: list[str]) -> None:
-    for name in names:
-        assert await stores.store.put(make_entry(name, created=time.time()))
-    await stores.store.flush()
+    """Put them, again where the time limit of a test was too short for a busy machine."""
+    missing = names
+    while missing:
+        for name in missing:
+            assert await stores.store.put(make_entry(name, created=time.time()))
+        await stores.store.flush()
+        missing = [name for name in missing if not await there(stores, name)]
 
 
 async def echoes(stores: Stores, name: str) -> bool:
@@ -86,11 +91,24 @@ async def timed(stores: Stores, name: str) -> tuple[float, str]:
     return time.monotonic() - began, what
 
 
-async def until(condition: Callable[[], Awaitable[bool]], limit: float) -> None:
-    deadline = time.monotonic() + limit
-    while not await condition():
-        assert time.monotonic() < deadline, f"not within {limit} s"
-        await asyncio.sleep(0.05)
+async def there(stores: Stores, name: str) -> bool:
+    """What `echoes` tells, of the first time that the store can be asked."""
+    while True:
+        with contextlib.suppress(StoreUnavailable):
+            return await echoes(stores, name)
+        await asyncio.sleep(0.02)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(ENOUGH):
+        while not await condition():  # noqa: ASYNC110 - what others do tells nobody
+            await asyncio.sleep(0.02)
+
+
+async def go_down(stores: Stores) -> None:
+    """Ask until nobody is asked any more."""
+    while stores.store.status()[0].available:
+        await asyncio.gather(*(timed(stores, f"down{at}") for at in range(10)))
 
 
 @pytest.mark.parametrize("connections", [1, 10])
@@ -99,7 +117,7 @@ async def test_replies_of_abandoned_commands_never_reach_others(
 ) -> None:
     async with Shim.before(shared_redis.port) as shim:
         stores = await opening(
-            f"redis://127.0.0.1:{shim.port}?max_connections={connections}", 1.0, namespace=f"r01-{connections}"
+            f"redis://127.0.0.1:{shim.port}?max_connections={connections}", namespace=f"r01-{connections}"
         )
         names = [f"p{n}" for n in range(60)]
         await fill(stores, names)
@@ -111,7 +129,7 @@ async def test_replies_of_abandoned_commands_never_reach_others(
                 asyncio.get_running_loop().call_later(chance.uniform(0, 0.1), task.cancel)
         await asyncio.gather(*tasks, return_exceptions=True)
         shim.delay = 0.0
-        await until(lambda: found_up(stores), 10)
+        await until(lambda: found_up(stores))
         assert all([await echoes(stores, name) for name in names])
 
 
@@ -121,13 +139,13 @@ async def found_up(stores: Stores) -> bool:
 
 async def test_a_command_that_timed_out_leaves_no_reply_behind(shared_redis: RedisServer, opening: Opening) -> None:
     async with Shim.before(shared_redis.port) as shim:
-        stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=1", 0.05, namespace="late")
+        stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=1", 0.5, namespace="late")
         await fill(stores, ["a", "b"])
-        shim.delay = 0.1
+        shim.hold()
         assert (await timed(stores, "a"))[1] == "timeout"
-        shim.delay = 0.0
-        assert await echoes(stores, "b")
-        assert await echoes(stores, "a")
+        shim.release()
+        assert await there(stores, "b")
+        assert await there(stores, "a")
 
 
 async def test_a_value_moved_to_another_key_is_a_miss_and_is_counted(
@@ -157,20 +175,23 @@ async def test_values_of_any_kind_are_a_miss(redis_server: RedisServer, opening:
 async def test_frozen_costs_the_time_limit_then_nothing_and_mends_itself(
     redis_server: RedisServer, opening: Opening, notices: Notices
 ) -> None:
-    stores = await opening(redis_server.url, 0.1)
+    limit = 0.3
+    stores = await opening(redis_server.url, limit)
     await fill(stores, ["a"])
     redis_server.stop()
-    took = await asyncio.gather(*(timed(stores, f"a{at}") for at in range(50)))
-    assert all(seconds < 1.5 for seconds, _ in took)
-    assert "timeout" in {what for _, what in took} <= {"timeout", "overload"}
-    refused = [await timed(stores, "a") for _ in range(5)]
-    assert min(seconds for seconds, what in refused if what == "circuit-open") < 0.01
+    took = await asyncio.gather(*(timed(stores, f"a{at}") for at in range(100)))
+    assert all(seconds < 100 * limit / 2 for seconds, _ in took), "they wait for each other"
+    assert {what for _, what in took} <= {"timeout", "overload"}
+    await go_down(stores)
+    refused = [await timed(stores, "a") for _ in range(20)]
+    assert {what for _, what in refused} == {"circuit-open"}
+    assert min(seconds for seconds, _ in refused) < limit / 10
     assert not stores.store.status()[0].available
     assert stores.store.status()[0].detail == "timeout"
     assert notices.count("store-state", state="down") == 1
     redis_server.cont()
-    await until(lambda: found_up(stores), 10)
-    assert await echoes(stores, "a")
+    await until(lambda: found_up(stores))
+    assert await there(stores, "a")
     assert notices.count("store-state", state="up") == 1
 
 
@@ -181,9 +202,9 @@ async def test_a_frozen_redis_never_holds_up_a_put_or_the_end(redis_server: Redi
     for n in range(200):
         with contextlib.suppress(StoreUnavailable):
             await stores.store.put(make_entry(f"n{n}", created=time.time()))
-    assert time.monotonic() - began < 2
-    await stores.close()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 200 * 0.1 / 2, "each waits for its time limit"
+    async with asyncio.timeout(ENOUGH):
+        await stores.close()
     redis_server.cont()
 
 
@@ -192,13 +213,13 @@ async def test_probes_of_a_dead_redis_are_at_most_one_a_second(redis_server: Red
         stores = await opening(f"redis://127.0.0.1:{shim.port}", 0.1)
         await fill(stores, ["a"])
         shim.freeze()
-        await asyncio.gather(*(timed(stores, f"a{at}") for at in range(20)))
+        began = time.monotonic()
+        await go_down(stores)
         before = shim.accepted
-        end = time.monotonic() + 2.5
-        while time.monotonic() < end:
-            assert (await timed(stores, "a"))[1] in ("circuit-open", "timeout")
+        while shim.accepted == before:
+            assert (await timed(stores, "a"))[1] == "circuit-open"
             await asyncio.sleep(0.01)
-        assert shim.accepted - before <= 3
+        assert shim.accepted - before <= time.monotonic() - began
 
 
 async def test_killed_and_started_again_it_is_used_again(redis_server: RedisServer, opening: Opening) -> None:
@@ -208,7 +229,7 @@ async def test_killed_and_started_again_it_is_used_again(redis_server: RedisServ
     kinds = {(await timed(stores, "a"))[1] for _ in range(8)}
     assert kinds <= {"refused", "disconnected", "circuit-open"}
     redis_server.start()
-    await until(lambda: found_up(stores), 10)
+    await until(lambda: found_up(stores))
     assert not await echoes(stores, "a")
     await fill(stores, ["a"])
     assert await echoes(stores, "a")
@@ -227,9 +248,8 @@ async def test_opening_an_unreachable_redis_is_bounded_and_counted(
             "password": (f"redis://:wrong@127.0.0.1:{redis_server.port}", "noauth"),
             "unix": ("unix:///nonexistent/redis.sock", "refused"),
         }[where]
-        began = time.monotonic()
-        stores = await opening(url, 0.3)
-        assert time.monotonic() - began < 3.0
+        async with asyncio.timeout(ENOUGH):
+            stores = await opening(url, 0.3 if where == "blackholed" else 2.0)
         assert set(notices.errors()) <= {kind, "timeout"}
         assert notices.errors()
         assert (await timed(stores, "a"))[1] in (kind, "timeout")
@@ -241,7 +261,7 @@ async def test_a_redis_that_appears_later_is_used(opening: Opening, redis_server
     for _ in range(6):
         await timed(stores, "a")
     redis_server.start()
-    await until(lambda: found_up(stores), 10)
+    await until(lambda: found_up(stores))
     await fill(stores, ["a"])
     assert await echoes(stores, "a")
 
@@ -249,7 +269,7 @@ async def test_a_redis_that_appears_later_is_used(opening: Opening, redis_server
 async def test_full_memory_fails_writes_alone_once_each(
     redis_server: RedisServer, opening: Opening, notices: Notices
 ) -> None:
-    stores = await opening(redis_server.url, 1.0)
+    stores = await opening(redis_server.url)
     await fill(stores, ["kept"])
     redis_server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     redis_server.command("CONFIG", "SET", "maxmemory", "100kb")
@@ -287,7 +307,7 @@ async def test_what_the_server_answers_is_told_in_a_bounded_word(
     shared_redis: RedisServer, opening: Opening, notices: Notices, message: str, kind: str
 ) -> None:
     async with Shim.before(shared_redis.port) as shim:
-        stores = await opening(f"redis://127.0.0.1:{shim.port}", 1.0)
+        stores = await opening(f"redis://127.0.0.1:{shim.port}")
         await fill(stores, ["a"])
         shim.answer = redis_error(message, only={"GET", "EVALSHA", "EVAL"})
         assert (await timed(stores, "a"))[1] == kind
@@ -302,7 +322,7 @@ async def test_cut_in_the_middle_of_a_reply_is_a_failure_not_an_entry(
     shared_redis: RedisServer, opening: Opening
 ) -> None:
     async with Shim.before(shared_redis.port) as shim:
-        stores = await opening(f"redis://127.0.0.1:{shim.port}", 1.0)
+        stores = await opening(f"redis://127.0.0.1:{shim.port}")
         await fill(stores, ["a"])
         shim.cut_after(100)
         assert (await timed(stores, "a"))[1] == "disconnected"
@@ -312,7 +332,7 @@ async def test_cut_in_the_middle_of_a_reply_is_a_failure_not_an_entry(
 
 async def test_nonsense_in_place_of_a_reply_is_a_failure(shared_redis: RedisServer, opening: Opening) -> None:
     async with Shim.before(shared_redis.port) as shim:
-        stores = await opening(f"redis://127.0.0.1:{shim.port}", 1.0)
+        stores = await opening(f"redis://127.0.0.1:{shim.port}")
         await fill(stores, ["a"])
         shim.answer = lambda chunk: b"HTTP/1.1 400 Bad Request\r\n\r\n"
         assert (await timed(stores, "a"))[1] in ("protocol", "disconnected")
@@ -322,7 +342,7 @@ async def test_nonsense_in_place_of_a_reply_is_a_failure(shared_redis: RedisServ
 
 async def test_reads_that_time_out_cause_no_writes(shared_redis: RedisServer, opening: Opening) -> None:
     async with Shim.before(shared_redis.port) as shim:
-        stores = await opening(f"redis://127.0.0.1:{shim.port}", 0.05)
+        stores = await opening(f"redis://127.0.0.1:{shim.port}", 0.3)
         await fill(stores, ["a"])
         shim.freeze()
         seen = len(shim.requests)
@@ -333,6 +353,7 @@ async def test_reads_that_time_out_cause_no_writes(shared_redis: RedisServer, op
 
 async def test_every_key_has_a_time_to_live_near_what_was_asked(redis_server: RedisServer, opening: Opening) -> None:
     stores = await opening(redis_server.url)
+    began = time.time()
     for ttl in (0.4, 1.5, 60.0, 1e12, 2.0**63):
         await stores.store.put(make_entry(str(ttl), created=time.time(), ttl=ttl))
     await stores.store.discard(key_of("gone"), 3)
@@ -343,12 +364,12 @@ async def test_every_key_has_a_time_to_live_near_what_was_asked(redis_server: Re
         left = int(redis_server.command("PTTL", key)[1:])
         assert left > 0 or left == -2
     left = int(redis_server.command("PTTL", f"samewise:default:e:{{{key_of('60.0')}}}")[1:])
-    assert 59_000 < left <= 60_000
+    assert 60_000 - (time.time() - began) * 1000 - 10 < left <= 60_000
 
 
 async def test_connections_stay_within_the_pool(redis_server: RedisServer, opening: Opening) -> None:
     async with Shim.before(redis_server.port) as shim:
-        stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=8", 1.0)
+        stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=8")
         names = [f"n{n}" for n in range(50)]
         await fill(stores, names)
         chance = random.Random(2)
@@ -358,23 +379,26 @@ async def test_connections_stay_within_the_pool(redis_server: RedisServer, openi
                 asyncio.get_running_loop().call_later(chance.uniform(0, 0.01), task.cancel)
             asyncio.get_running_loop().call_later(0.005, shim.drop)
             await asyncio.gather(*tasks, return_exceptions=True)
-        await until(lambda: found_up(stores), 10)
+        await until(lambda: found_up(stores))
         await timed(stores, "n1")
-        clients = redis_server.command("CLIENT", "LIST").count(b"addr=")
-        assert clients <= 8 + 2
+
+        async def few() -> bool:
+            return redis_server.command("CLIENT", "LIST").count(b"addr=") <= 8 + 2
+
+        await until(few)
 
 
 async def test_closing_writes_what_waits(redis_server: RedisServer, opening: Opening) -> None:
-    stores = await opening(redis_server.url, 1.0)
+    stores = await opening(redis_server.url)
     for n in range(200):
         await stores.store.put(make_entry(f"n{n}", created=time.time()))
     await stores.close()
-    other = await opening(redis_server.url, 1.0)
+    other = await opening(redis_server.url)
     assert all([await echoes(other, f"n{n}") for n in range(200)])
 
 
 async def test_a_full_queue_refuses_and_counts(redis_server: RedisServer, opening: Opening, notices: Notices) -> None:
-    stores = await opening(redis_server.url, 1.0)
+    stores = await opening(redis_server.url)
     refused = 0
     for n in range(5000):
         try:
@@ -387,10 +411,10 @@ async def test_a_full_queue_refuses_and_counts(redis_server: RedisServer, openin
 
 
 async def test_what_a_url_says_about_time_is_ignored(redis_server: RedisServer, opening: Opening) -> None:
-    stores = await opening(f"{redis_server.url}?socket_timeout=60&socket_connect_timeout=60&retry_on_timeout=true", 0.1)
+    stores = await opening(f"{redis_server.url}?socket_timeout=60&socket_connect_timeout=60&retry_on_timeout=true", 0.3)
     await fill(stores, ["a"])
     redis_server.stop()
-    assert (await timed(stores, "a"))[0] < 3
+    assert (await timed(stores, "a"))[0] < 60 / 2
     redis_server.cont()
 
 
@@ -403,7 +427,7 @@ async def test_a_socket_file_works_like_a_port(redis_server: RedisServer, openin
 async def test_a_cluster_works_like_a_single_server(
     redis_cluster: RedisServer, opening: Opening, notices: Notices
 ) -> None:
-    stores = await opening(f"redis+cluster://127.0.0.1:{redis_cluster.port}", 2.0)
+    stores = await opening(f"redis+cluster://127.0.0.1:{redis_cluster.port}")
     names = [f"n{n}" for n in range(50)]
     await fill(stores, names)
     assert all([await echoes(stores, name) for name in names])
@@ -421,7 +445,7 @@ async def test_sentinel_leads_to_the_primary(redis_server: RedisServer, opening:
     watch = f"sentinel monitor main 127.0.0.1 {redis_server.port} 1"
     sentinel = RedisServer(sentinel=watch)
     try:
-        stores = await opening(f"redis+sentinel://127.0.0.1:{sentinel.port}/main", 1.0)
+        stores = await opening(f"redis+sentinel://127.0.0.1:{sentinel.port}/main")
         await fill(stores, ["a"])
         assert await echoes(stores, "a")
         assert b":1" in redis_server.command("EXISTS", f"samewise:default:e:{{{key_of('a')}}}")
@@ -436,7 +460,7 @@ async def test_a_user_with_the_documented_commands_alone_is_enough(
 ) -> None:
     server = redis_cluster if cluster else redis_server
     server.command("ACL", "SETUSER", "sw", "on", ">pw", *documented_rights(cluster=cluster))
-    stores = await opening(f"redis{'+cluster' if cluster else ''}://sw:pw@127.0.0.1:{server.port}", 1.0)
+    stores = await opening(f"redis{'+cluster' if cluster else ''}://sw:pw@127.0.0.1:{server.port}")
     await fill(stores, ["a", "b"])
     assert await echoes(stores, "a")
     await stores.store.discard(key_of("a"), 1)
@@ -453,7 +477,7 @@ async def test_a_user_with_the_documented_commands_alone_is_enough(
         assert stores.leases is not None
         return await stores.leases.turn(key_of("c"), 0) == "mine"
 
-    await until(leads, 10)
+    await until(leads)
     await stores.leases.release(key_of("c"), 0, stored=False)
     assert notices.errors() == []
 
@@ -480,7 +504,7 @@ def event(subject: str) -> ControlEvent:
 async def test_a_proxy_that_was_cut_off_catches_up_when_it_returns(redis_server: RedisServer, opening: Opening) -> None:
     async with Shim.before(redis_server.port) as shim:
         here = await opening(redis_server.url)
-        away = await opening(f"redis://127.0.0.1:{shim.port}", 0.1)
+        away = await opening(f"redis://127.0.0.1:{shim.port}", 0.3)
         seen: list[str] = []
 
         async def follow() -> None:
@@ -490,13 +514,12 @@ async def test_a_proxy_that_was_cut_off_catches_up_when_it_returns(redis_server:
 
         follower = asyncio.create_task(follow())
         await here.journal.append(event("before"))
-        await until(lambda: _equal(seen, ["before"]), 2)
+        await until(lambda: _equal(seen, ["before"]))
         shim.freeze()
-        for n in range(5):
-            await timed(away, f"{n}")
+        await go_down(away)
         await here.journal.append(event("meanwhile"))
         shim.thaw()
-        await until(lambda: _equal(seen, ["before", "meanwhile"]), 10)
+        await until(lambda: _equal(seen, ["before", "meanwhile"]))
         follower.cancel()
 
 
@@ -518,7 +541,7 @@ async def _told(teller: Stores, listener: Stores) -> None:
         return heard.is_set()
 
     listening = asyncio.create_task(listen())
-    await until(said, 20)
+    await until(said)
     listening.cancel()
 
 
@@ -538,7 +561,7 @@ async def test_word_of_an_event_goes_round_without_a_look(
         "cluster": f"redis+cluster://{cluster}",
         "cluster, a node away": f"redis+cluster://127.0.0.1:{free_port()},{cluster}",
     }[kind]
-    await _told(await opening(url, 2.0), await opening(url, 2.0))
+    await _told(await opening(url), await opening(url))
 
 
 @pytest.mark.parametrize("missing", ["publish", "subscribe", "channels"])
@@ -549,7 +572,7 @@ async def test_who_may_not_speak_or_hear_looks_and_appends_all_the_same(
     rights += [f"-{missing}"] if missing != "channels" else []
     redis_server.command("ACL", "SETUSER", "sw", "on", ">pw", *rights)
     url = f"redis://sw:pw@127.0.0.1:{redis_server.port}"
-    await _told(await opening(url, 1.0), await opening(url, 1.0))
+    await _told(await opening(url), await opening(url))
     assert notices.errors() == []
 
 
@@ -561,14 +584,14 @@ def test_who_is_told_still_looks_in_time() -> None:
 async def test_a_journal_that_the_server_lost_is_restored_by_who_knows_it(
     redis_server: RedisServer, opening: Opening
 ) -> None:
-    stores = await opening(redis_server.url, 1.0)
+    stores = await opening(redis_server.url)
     for n in range(3):
         await stores.journal.append(event(str(n)))
     await stores.journal.since(0)
     redis_server.restart()
-    await until(lambda: _answers(stores), 10)
+    await until(lambda: _answers(stores))
     assert (await stores.journal.append(event("3"))).number == 4
-    newcomer = await opening(redis_server.url, 1.0)
+    newcomer = await opening(redis_server.url)
     assert [one.subject for one in await newcomer.journal.since(0)] == ["0", "1", "2", "3"]
 
 
@@ -579,21 +602,21 @@ async def _answers(stores: Stores) -> bool:
 async def test_events_written_to_an_emptied_server_and_those_of_before_are_all_heard(
     redis_server: RedisServer, opening: Opening
 ) -> None:
-    veteran = await opening(redis_server.url, 1.0)
+    veteran = await opening(redis_server.url)
     for n in range(3):
         await veteran.journal.append(event(f"old{n}"))
     await veteran.journal.since(0)
     redis_server.restart()
-    newcomer = await opening(redis_server.url, 1.0)
+    newcomer = await opening(redis_server.url)
     assert (await newcomer.journal.append(event("new"))).number == 1
-    await until(lambda: _answers(veteran), 10)
+    await until(lambda: _answers(veteran))
     assert [one.subject for one in await veteran.journal.since(3)] == ["new"]
     assert [one.subject for one in await newcomer.journal.since(1)] == ["old0", "old1", "old2", "new"]
     assert await newcomer.journal.since(4) == [] == await veteran.journal.since(4)
 
 
 async def test_an_append_that_fails_says_so(redis_server: RedisServer, opening: Opening) -> None:
-    stores = await opening(redis_server.url, 0.2)
+    stores = await opening(redis_server.url)
     redis_server.kill()
     with pytest.raises(StoreUnavailable):
         await stores.journal.append(event("a"))
@@ -605,24 +628,24 @@ async def test_more_questions_than_fit_in_time_never_close_the_door_on_a_server_
     redis_server: RedisServer, opening: Opening, notices: Notices
 ) -> None:
     async with Shim.before(redis_server.port) as shim:
-        stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=4", 0.5)
+        stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=4", 1.0)
         await fill(stores, ["a"])
-        names = [f"a{at}" for at in range(1000)]
-        shim.delay = 0.05
+        names = [f"a{at}" for at in range(200)]
+        shim.delay = 0.2
         took = await asyncio.gather(*(timed(stores, name) for name in names))
         assert {what for _, what in took} <= {"none", "overload", "timeout"}
         assert any(what == "none" for _, what in took)
         assert stores.store.status()[0].available
-        assert notices.count("store-error", error="overload", operation="get") > 900
+        assert notices.count("store-error", error="overload", operation="get") > 100
         shim.delay = 0.0
-        assert await echoes(stores, "a")
+        assert await there(stores, "a")
 
 
 async def test_those_who_ask_for_one_entry_at_once_are_one_question(
     redis_server: RedisServer, opening: Opening
 ) -> None:
     async with Shim.before(redis_server.port) as shim:
-        stores = await opening(f"redis://127.0.0.1:{shim.port}", 0.5)
+        stores = await opening(f"redis://127.0.0.1:{shim.port}")
         await fill(stores, ["a"])
         shim.requests.clear()
         shim.delay = 0.02
@@ -633,15 +656,15 @@ async def test_those_who_ask_for_one_entry_at_once_are_one_question(
 
 
 async def test_what_an_operator_does_is_done_though_the_circuit_is_open(
-    redis_server: RedisServer, opening: Opening
+    redis_server: RedisServer, opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores = await opening(redis_server.url, 0.1)
+    monkeypatch.setattr(redis_link, "PATIENCE", ENOUGH)
+    stores = await opening(redis_server.url, 0.3)
     await fill(stores, ["a"])
     redis_server.stop()
-    while stores.store.status()[0].available:
-        await timed(stores, "a")
-    redis_server.cont()
+    await go_down(stores)
     assert (await timed(stores, "a"))[1] == "circuit-open"
+    redis_server.cont()
     assert (await stores.journal.append(event("now"))).number == 1
     assert [one.subject for one in await stores.journal.since(0)] == ["now"]
     assert await stores.store.discard(key_of("a"), 1)

@@ -3,6 +3,7 @@
 async with Shim.before(server.port) as shim:
     shim.delay = (0.05, 0.2)        # each reply waits that long (a number, or a range drawn from `seed`)
     shim.freeze()                   # bytes stop both ways, sockets stay open; `thaw()` lets them go on
+    shim.hold(); shim.release()     # requests pass, and their replies wait
     shim.cut_after(10)              # every connection is reset once 10 more bytes of reply have passed
     shim.answer = redis_error("OOM out of memory", only={"SET"})
     shim.refuse(); shim.accept()    # the port is closed; open again
@@ -38,6 +39,8 @@ class Shim:
         self._random = random.Random(seed)
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._replying = asyncio.Event()
+        self._replying.set()
         self._cut: int | None = None
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.StreamWriter] = set()
@@ -65,6 +68,13 @@ class Shim:
 
     def thaw(self) -> None:
         self._flowing.set()
+
+    def hold(self) -> None:
+        """Replies wait, on this side of the server."""
+        self._replying.clear()
+
+    def release(self) -> None:
+        self._replying.set()
 
     def cut_after(self, size: int | None) -> None:
         """Reset a connection once `size` more bytes of reply (over all connections) passed. None: no more cuts."""
@@ -133,6 +143,7 @@ class Shim:
             if self.delay:
                 low, high = (self.delay, self.delay) if isinstance(self.delay, int | float) else self.delay
                 await asyncio.sleep(self._random.uniform(low, high))
+            await self._replying.wait()
             await self._flowing.wait()
             if self._cut is not None:
                 passed, self._cut = chunk[: self._cut], max(0, self._cut - len(chunk))
