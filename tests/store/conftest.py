@@ -11,6 +11,7 @@ import pytest
 
 from samewise.store.factory import Stores, open_store
 from tests.support.clock import ManualClock
+from tests.support.patience import ENOUGH
 from tests.support.redis import RedisServer, _cluster, redis_cluster, redis_server, shared_redis
 
 __all__ = ["_cluster", "redis_cluster", "redis_server", "shared_redis"]
@@ -53,7 +54,7 @@ async def open_at(clock: ManualClock, notices: Notices) -> AsyncIterator[Opener]
     opened: list[Stores] = []
 
     async def open_one(url: str, **settings: Any) -> Stores:
-        defaults: dict[str, Any] = {"clock": clock, "on_notice": notices, "timeout": 2.0, "memory_bytes": 0}
+        defaults: dict[str, Any] = {"clock": clock, "on_notice": notices, "timeout": ENOUGH, "memory_bytes": 0}
         stores = await open_store(url, **(defaults | settings))
         opened.append(stores)
         return stores

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from samewise.core import codec
 from samewise.core.entry import Entry
 from samewise.ports import StoreUnavailable
-from samewise.store import segments
+from samewise.store import segments, sqlite_threads
 from samewise.store.factory import Stores
 from tests.store.conftest import Notices, Opener
 from tests.support.clock import ManualClock
 from tests.support.entries import NOW, entries, key_of, make_entry
+from tests.support.patience import ENOUGH
 from tests.support.redis import RedisServer, documented_rights
 
 SEGMENT = 1000
@@ -142,7 +143,7 @@ def names(server: RedisServer) -> list[str]:
 
 
 async def until(check: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(ENOUGH):
         while not check():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -283,7 +284,10 @@ async def test_whoever_reads_while_others_write_gets_one_writing_whole_or_nothin
 # --- a file --------------------------------------------------------------------------------------------
 
 
-async def test_expired_segments_go_with_the_file_s_entry(open_at: Opener, tmp_path: Path, clock: ManualClock) -> None:
+async def test_expired_segments_go_with_the_file_s_entry(
+    open_at: Opener, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_threads, "_TICK", 0.1)
     place = Place(tmp_path, None)
     stores = await open_at(place.url, segment=SEGMENT)
     await stored(stores, long_entry(ttl=5.0))

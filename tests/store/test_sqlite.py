@@ -7,19 +7,26 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from samewise.ports import ControlEvent, StoreUnavailable
+from samewise.store import sqlite, sqlite_threads
 from samewise.store.factory import check_url, open_store, sqlite_path
 from tests.store.conftest import Notices, Opener
 from tests.support.clock import ManualClock
 from tests.support.entries import key_of, make_entry
+from tests.support.patience import ENOUGH
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at every second is looked at ten times as often."""
+    monkeypatch.setattr(sqlite_threads, "_TICK", 0.1)
 
 
 def spawn(url: str, first: int, *more: str) -> subprocess.Popen[str]:
@@ -29,7 +36,9 @@ def spawn(url: str, first: int, *more: str) -> subprocess.Popen[str]:
 
 def line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    return process.stdout.readline().strip()
+    said = process.stdout.readline().strip()
+    assert said, "it ended by itself"
+    return said
 
 
 def check_file(path: Path) -> None:
@@ -43,11 +52,10 @@ def check_file(path: Path) -> None:
     connection.close()
 
 
-async def until(condition: Callable[[], bool], limit: float) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit} s"
-        await asyncio.sleep(0.02)
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(ENOUGH):
+        while not condition():  # noqa: ASYNC110 - what a thread does tells nobody
+            await asyncio.sleep(0.02)
 
 
 async def killed_under_load(path: Path, open_at: Opener, rounds: int) -> None:
@@ -115,7 +123,7 @@ async def test_two_processes_write_one_file(tmp_path: Path, open_at: Opener) -> 
 async def test_while_another_process_writes_reads_go_on_and_puts_wait(
     tmp_path: Path, open_at: Opener, notices: Notices
 ) -> None:
-    stores = await open_at(f"sqlite:///{tmp_path}/s.db", timeout=0.2)
+    stores = await open_at(f"sqlite:///{tmp_path}/s.db")
     await stores.store.put(make_entry("a"))
     await stores.store.flush()
     other = sqlite3.connect(tmp_path / "s.db", isolation_level=None)
@@ -136,13 +144,12 @@ async def test_a_file_locked_as_a_whole_costs_a_bounded_time_and_is_used_when_it
     other = sqlite3.connect(tmp_path / "s.db", isolation_level=None, timeout=0)
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("CREATE TABLE t(x)")
-    began = time.monotonic()
-    stores = await open_store(f"sqlite:///{tmp_path}/s.db", clock=clock, on_notice=notices, memory_bytes=0)
-    assert time.monotonic() - began < 4
-    began = time.monotonic()
-    with pytest.raises(StoreUnavailable):
-        await stores.store.get(key_of("a"))
-    assert time.monotonic() - began < 2
+    async with asyncio.timeout(ENOUGH):
+        stores = await open_store(
+            f"sqlite:///{tmp_path}/s.db", clock=clock, on_notice=notices, memory_bytes=0, timeout=ENOUGH / 2
+        )
+        with pytest.raises(StoreUnavailable):
+            await stores.store.get(key_of("a"))
     assert not stores.store.status()[0].available
     other.close()
     await stores.store.put(make_entry("a"))
@@ -195,7 +202,7 @@ async def test_pages_that_are_overwritten_are_noticed_and_the_file_is_begun_anew
             continue
         if found is not None:
             assert found.entry == make_entry(f"n{n}")
-    await until(lambda: stores.store.status()[0].entries == 0, 10)
+    await until(lambda: stores.store.status()[0].entries == 0)
     await stores.store.put(make_entry("after"))
     await stores.store.flush()
     assert notices.count("store-aside") == 1
@@ -228,27 +235,28 @@ async def test_a_file_that_is_deleted_under_it_is_begun_anew(tmp_path: Path, ope
     await stores.store.flush()
     for file in tmp_path.iterdir():
         file.unlink()
-    await until(path.exists, 5)
-    await until(lambda: stores.store.status()[0].entries == 0, 5)
+    await until(path.exists)
+    await until(lambda: stores.store.status()[0].entries == 0)
     await stores.store.put(make_entry("b"))
     await stores.store.flush()
     check_file(path)
 
 
 async def test_beyond_its_bound_the_least_recently_used_go(
-    tmp_path: Path, open_at: Opener, clock: ManualClock, notices: Notices
+    tmp_path: Path, open_at: Opener, clock: ManualClock, notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sqlite, "_TOUCH_EVERY", 0.0)
     stores = await open_at(f"sqlite:///{tmp_path}/s.db?max_entries=100")
     for n in range(100):
         await stores.store.put(make_entry(f"n{n}"))
         clock.advance(1)
     await stores.store.flush()
     assert await stores.store.get(key_of("n0")) is not None
-    await until(lambda: used(tmp_path / "s.db", "n0") == clock.now(), 8)
+    await until(lambda: used(tmp_path / "s.db", "n0") == clock.now())
     for n in range(100, 150):
         await stores.store.put(make_entry(f"n{n}", created=clock.now()))
     await stores.store.flush()
-    await until(lambda: notices.count("store-eviction", tier="store") == 50, 5)
+    await until(lambda: notices.count("store-eviction", tier="store") == 50)
     there = [n for n in range(150) if await stores.store.get(key_of(f"n{n}")) is not None]
     assert there == [0, *range(51, 150)]
     check_file(tmp_path / "s.db")
@@ -266,7 +274,7 @@ async def test_a_bound_in_bytes_holds(tmp_path: Path, open_at: Opener) -> None:
     for n in range(50):
         await stores.store.put(make_entry(f"n{n}", body=os.urandom(5000)))
     await stores.store.flush()
-    await until(lambda: (stores.store.status()[0].bytes or 10**9) <= 100_000, 5)
+    await until(lambda: (stores.store.status()[0].bytes or 10**9) <= 100_000)
     assert (stores.store.status()[0].entries or 0) >= 15
 
 
@@ -279,7 +287,7 @@ async def test_what_is_over_is_reclaimed_in_the_background(
     await stores.store.put(make_entry("stays", ttl=1000.0))
     await stores.store.flush()
     clock.advance(20)
-    await until(lambda: stores.store.status()[0].entries == 1, 5)
+    await until(lambda: stores.store.status()[0].entries == 1)
     assert await stores.store.get(key_of("stays")) is not None
     assert notices.count("store-eviction") == 0
     check_file(tmp_path / "s.db")
@@ -300,7 +308,7 @@ async def test_events_of_a_file_that_was_lost_are_restored_and_those_of_after_ar
     changes = veteran.journal.changes()
     heard: list[str] = []
     while not heard:
-        await asyncio.wait_for(anext(changes), 5)
+        await asyncio.wait_for(anext(changes), ENOUGH)
         heard = [event.subject for event in await veteran.journal.since(3)]
     assert heard == ["new"]
     assert [event.subject for event in await newcomer.journal.since(1)] == ["old0", "old1", "old2", "new"]

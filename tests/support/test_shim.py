@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.patience import ENOUGH
 from tests.support.shim import Shim, redis_commands, redis_error
 
 
@@ -29,7 +30,7 @@ async def _ask(port: int, text: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(text)
-        return await asyncio.wait_for(reader.read(100), 0.5)
+        return await asyncio.wait_for(reader.read(100), ENOUGH)
     finally:
         writer.close()
 
@@ -57,8 +58,20 @@ async def test_frozen_means_silence_until_thawed(echo: int) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.read(100), 0.05)
         shim.thaw()
-        assert await asyncio.wait_for(reader.read(100), 1) == b"hello"
+        assert await asyncio.wait_for(reader.read(100), ENOUGH) == b"hello"
         writer.close()
+
+
+async def test_held_replies_come_when_they_are_released(echo: int) -> None:
+    async with Shim.before(echo) as shim:
+        shim.hold()
+        asking = asyncio.create_task(_ask(shim.port, b"hello"))
+        async with asyncio.timeout(ENOUGH):
+            while not shim.requests:  # noqa: ASYNC110 - the shim tells nobody
+                await asyncio.sleep(0.01)
+        assert not asking.done()
+        shim.release()
+        assert await asking == b"hello"
 
 
 async def test_a_reply_is_cut_in_its_middle(echo: int) -> None:
@@ -68,7 +81,7 @@ async def test_a_reply_is_cut_in_its_middle(echo: int) -> None:
         writer.write(b"hello")
         received = b""
         with contextlib.suppress(ConnectionResetError):
-            while chunk := await asyncio.wait_for(reader.read(100), 1):
+            while chunk := await asyncio.wait_for(reader.read(100), ENOUGH):
                 received += chunk
         assert received in (b"", b"hel")
         writer.close()
