@@ -12,18 +12,19 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.redis import free_port
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
 async def http(handler: Handler, port: int = 0, **options: Any) -> AsyncIterator[str]:
-    """An aiohttp server; yields its base URL with `/v1`."""
+    """An aiohttp server; yields its base URL with `/v1`. Nobody else gets its port once it is gone."""
     options = {"access_log": None, **options}
     runner = web.ServerRunner(web.Server(handler, **options), shutdown_timeout=0.05)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", port or free_port()).start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     finally:
@@ -46,7 +47,7 @@ async def tcp(talk: Talk) -> AsyncIterator[str]:
             writer.close()
             tasks.discard(task)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", free_port())
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     finally:

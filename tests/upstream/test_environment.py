@@ -14,9 +14,10 @@ from samewise.ports import Call, Member
 from samewise.upstream.factory import open_upstreams
 from samewise.upstream.options import Timeouts, UpstreamOptions
 from samewise.upstream.pool import Pool
+from tests.support.patience import ENOUGH
 from tests.upstream.servers import Fake, http
 
-FAST = Timeouts(connect=1.0, first_byte=2.0, idle=1.0, total=10.0)
+AMPLE = Timeouts(connect=ENOUGH, first_byte=ENOUGH, idle=ENOUGH, total=ENOUGH)
 LONG = 3600.0
 CONTRACT: dict[str, Any] = {
     "id": "a" * 32,
@@ -43,19 +44,25 @@ async def pool(
     *urls: str, poll: float = 0.05, probe: float = 0.05, label: str = "auto", settle: bool = True, **more: Any
 ) -> AsyncIterator[Pool]:
     options = [UpstreamOptions(url=url, probe=probe, environment=label) for url in urls]
-    made = open_upstreams(options, FAST, poll, Wall(), **more)
+    made = open_upstreams(options, AMPLE, poll, Wall(), **more)
     await made.start()
     try:
-        if settle:  # start waits for a second; a busy machine may need more
+        if settle:
             await until(lambda: all(member.environment is not None for member in made.members()))
         yield made
     finally:
         await made.close()
 
 
-async def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start waits for answers as long as a busy machine needs."""
+    monkeypatch.setattr("samewise.upstream.pool._START", ENOUGH)
+
+
+async def until(true: Callable[[], bool]) -> None:
     """Return once it holds; fail where it does not come to."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(ENOUGH):
         while not true():  # noqa: ASYNC110 - the state of another task, which tells nobody
             await asyncio.sleep(0.005)
 
@@ -113,7 +120,7 @@ async def test_an_answer_without_the_header_has_the_members_environment() -> Non
 async def test_the_last_known_environment_stays_while_the_server_is_away() -> None:
     fake = Fake(manifest=CONTRACT)
     async with http(fake) as url:
-        made = open_upstreams([UpstreamOptions(url=url)], FAST, 0.05, Wall())
+        made = open_upstreams([UpstreamOptions(url=url)], AMPLE, 0.05, Wall())
         await made.start()
     try:
         await until(lambda: not made.members()[0].healthy)
@@ -310,14 +317,15 @@ async def test_start_returns_soon_though_nobody_answers() -> None:
     began = asyncio.get_running_loop().time()
     async with pool(url, url.replace("/v1", "/other/v1"), poll=LONG, settle=False) as made:
         assert [member.healthy for member in made.members()] == [False, False]
-    assert asyncio.get_running_loop().time() - began < 5
+    assert asyncio.get_running_loop().time() - began < ENOUGH / 2
 
 
-async def test_start_does_not_wait_for_a_server_that_thinks() -> None:
+async def test_start_does_not_wait_for_a_server_that_thinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("samewise.upstream.pool._START", 0.2)
     hold = asyncio.Event()
     began = asyncio.get_running_loop().time()
     async with http(Fake(hold=hold)) as url, pool(url, poll=LONG, probe=LONG, settle=False) as made:
-        assert asyncio.get_running_loop().time() - began < 5
+        assert asyncio.get_running_loop().time() - began < ENOUGH / 2
         assert made.members()[0].environment is None
         assert made.members()[0].healthy
         asking = asyncio.create_task(made.open(ASK))

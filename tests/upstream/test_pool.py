@@ -20,7 +20,7 @@ from samewise.upstream.pool import Pool
 from samewise.upstream.strategy import C
 from tests.support.clock import ManualClock
 from tests.upstream.servers import Fake, http, read_request, tcp
-from tests.upstream.test_environment import FAST, LONG, Wall, until
+from tests.upstream.test_environment import AMPLE, LONG, Wall, patient, until  # noqa: F401
 
 A, B = "a" * 32, "b" * 32
 
@@ -39,7 +39,7 @@ async def pool(
 ) -> AsyncIterator[tuple[Pool, list[str]]]:
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(http(fake)) for fake in fakes]
-        made = open_upstreams([UpstreamOptions(url=url) for url in urls], FAST, poll, clock or Wall(), **more)
+        made = open_upstreams([UpstreamOptions(url=url) for url in urls], AMPLE, poll, clock or Wall(), **more)
         stack.push_async_callback(made.close)
         await made.start()
         await until(lambda: all(member.healthy for member in made.members()))
@@ -129,7 +129,7 @@ async def test_a_member_that_refuses_connections_costs_no_request() -> None:
         urls = [await stack.enter_async_context(http(alive))]
         async with http(Fake(manifest=manifest())) as gone:
             urls.append(gone)
-            made = open_upstreams([UpstreamOptions(url=url) for url in urls], FAST, LONG, Wall())
+            made = open_upstreams([UpstreamOptions(url=url) for url in urls], AMPLE, LONG, Wall())
             stack.push_async_callback(made.close)
             await made.start()
             assert all(member.healthy for member in made.members())
@@ -149,7 +149,7 @@ async def test_what_may_have_run_is_not_asked_of_another() -> None:
 
     other = Fake(manifest=manifest())
     async with tcp(talk) as bad, http(other) as good:
-        made = open_upstreams([UpstreamOptions(url=url) for url in (bad, good)], FAST, LONG, Wall())
+        made = open_upstreams([UpstreamOptions(url=url) for url in (bad, good)], AMPLE, LONG, Wall())
         await made.start()
         try:
             outcomes = []
@@ -184,7 +184,7 @@ async def test_a_question_with_one_answer_is_asked_of_one_other_where_an_upstrea
         bad = [await stack.enter_async_context(tcp(talk)) for _ in range(deadly)]
         good = await stack.enter_async_context(http(other))
         options = [UpstreamOptions(url=url) for url in (*bad, good)]
-        made = open_upstreams(options, FAST, LONG, Wall(), strategy=First())
+        made = open_upstreams(options, AMPLE, LONG, Wall(), strategy=First())
         stack.push_async_callback(made.close)
         await made.start()
         if answered:
@@ -199,7 +199,7 @@ async def test_a_question_with_one_answer_is_asked_of_one_other_where_an_upstrea
 async def test_all_are_tried_before_a_request_fails_and_all_the_same_when_none_is_healthy() -> None:
     async with http(Fake()) as one, http(Fake()) as two:
         pass
-    made = open_upstreams([UpstreamOptions(url=url) for url in (one, two)], FAST, LONG, Wall())
+    made = open_upstreams([UpstreamOptions(url=url) for url in (one, two)], AMPLE, LONG, Wall())
     await made.start()
     try:
         with pytest.raises(UpstreamFailed) as caught:
@@ -369,14 +369,14 @@ async def test_upstreams_come_and_go_while_it_runs() -> None:
 
 
 async def test_a_pool_of_none_says_what_to_do_and_twice_the_same_is_refused() -> None:
-    made = open_upstreams([], FAST, LONG, Wall())
+    made = open_upstreams([], AMPLE, LONG, Wall())
     await made.start()
     with pytest.raises(UpstreamFailed, match="--upstream"):
         await made.open(call())
     await made.close()
     twice = [UpstreamOptions(url="http://h:1/v1"), UpstreamOptions(url="http://h:1/v1/")]
     with pytest.raises(ValueError, match="twice"):
-        open_upstreams(twice, FAST, LONG, Wall())
+        open_upstreams(twice, AMPLE, LONG, Wall())
 
 
 async def test_the_strategy_decides_among_the_eligible() -> None:

@@ -95,9 +95,7 @@ class _Brotli:
             out = self._inner.process(data, output_buffer_limit=_PIECE)
             while out:
                 yield out
-                out = (
-                    b"" if self._inner.can_accept_more_data() else self._inner.process(b"", output_buffer_limit=_PIECE)
-                )
+                out = b"" if self._inner.is_finished() else self._inner.process(b"", output_buffer_limit=_PIECE)
         except brotli.error as error:
             raise Undecodable(f"broken br body: {error}") from error
 
