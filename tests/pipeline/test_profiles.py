@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,17 @@ def test_a_rollback_makes_the_version_before_active_again_and_again() -> None:
     assert made.snapshot("", "m", b"").label() == "default@1"
     made.apply(happened(profiles.ROLLBACK))
     assert made.snapshot("", "m", b"").label() == "default@1"
+
+
+def test_settings_that_several_proxies_tell_at_once_are_one_version_and_end_no_update() -> None:
+    def settings(temperature: float) -> ControlEvent:
+        return msgspec.structs.replace(set_to(temperature), by=profiles.CONFIG)
+
+    made = folded(settings(0.1), set_to(0.2), settings(0.1))
+    assert made.snapshot("", "m", b"").label() == "default@2"
+    made.apply(settings(0.3))
+    made.apply(settings(0.1))
+    assert [version.values["temperature"] for version in made.get("default").versions] == [0.1, 0.2, 0.3, 0.1]
 
 
 @given(percent=st.floats(min_value=0.01, max_value=100), prompts=st.lists(st.binary(max_size=20), max_size=30))

@@ -87,6 +87,8 @@ class Profiles:
         """Take in one event of the journal. Raises ValueError where it can't be understood: nothing changes by it."""
         match happened.kind:
             case "profile-set":
+                if happened.by == CONFIG and self._repeats(happened):
+                    return
                 profile = self._with_version(happened)
                 self._activate(profile, len(profile.versions))
                 profile.canary = None
@@ -154,6 +156,11 @@ class Profiles:
             if profile is not None and fnmatchcase(model, profile.match):
                 return profile
         return None
+
+    def _repeats(self, happened: ControlEvent) -> bool:
+        """True where the settings say what they said last: proxies that start at the same time all tell of them."""
+        last = self.configured(happened.subject)
+        return last is not None and last.hash == content_hash(told.members(happened, "values"))
 
     def _with_version(self, happened: ControlEvent) -> Profile:
         """The profile that an event names, made by it where it is new, with the version that it brings at the end."""

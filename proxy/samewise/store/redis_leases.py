@@ -31,10 +31,12 @@ if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 'mine' e
 return redis.call('GET', KEYS[1])
 """)
 _TAKE_OVER = Script("""
-if redis.call('GET', KEYS[1]) ~= ARGV[3] then return 0 end
+if redis.call('EXISTS', KEYS[2]) == 1 then return 'landed' end
+if redis.call('GET', KEYS[1]) ~= ARGV[3] then return 'gone' end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
+return 'mine'
 """)
+_TURNS: dict[bytes, Turn] = {b"landed": "landed", b"mine": "mine"}
 _RELEASE = Script("""
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('UNLINK', KEYS[1]) end
 return redis.call('PUBLISH', ARGV[2], ARGV[3])
@@ -73,19 +75,17 @@ class RedisLeases:
     async def turn(self, key: str, since: int) -> Turn:
         if not self._channel.hears:
             return "free"
-        lease = self._lease(key, since)
+        lease, entry = self._lease(key, since), self._entry(key)
         self._count += 1
         token = f"{self._process}:{self._count}"
         end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._ends.setdefault(lease, set()).add(end)
         try:
-            reply = await _TAKE.run(self._link, (lease, self._entry(key)), (token, LONGEST), operation="lease")
-            if reply == b"landed":
-                return "landed"
-            if reply != b"mine" and not await self._follow(lease, token, reply, end):
-                return "landed" if end.result() else "free"
-            self._held[lease] = token
-            return "mine"
+            reply = await _TAKE.run(self._link, (lease, entry), (token, LONGEST), operation="lease")
+            turn = _TURNS.get(reply) or await self._follow(lease, entry, token, reply, end)
+            if turn == "mine":
+                self._held[lease] = token
+            return turn
         except StoreUnavailable:
             return "free"
         finally:
@@ -112,8 +112,8 @@ class RedisLeases:
         await self._channel.close()
         await self._link.close()
 
-    async def _follow(self, lease: str, token: str, holder: bytes, end: asyncio.Future[bool]) -> bool:
-        """False when the holder said that it is done; True when it fell silent and the lease is ours."""
+    async def _follow(self, lease: str, entry: str, token: str, holder: bytes, end: asyncio.Future[bool]) -> Turn:
+        """What the holder said when it was done; where it fell silent, its entry or its lease."""
         while True:
             process = holder.decode().partition(":")[0]
             heard = self._heard.setdefault(process, time.monotonic())
@@ -121,14 +121,15 @@ class RedisLeases:
             if left > 0 and self._channel.hears:
                 await asyncio.wait((end,), timeout=left)
             if end.done():
-                return False
+                return "landed" if end.result() else "free"
             if not self._channel.hears:
                 raise StoreUnavailable("refused")
             if self._heard.get(process, 0) + SILENCE > time.monotonic():
                 continue
             words = (token, LONGEST, holder)
-            if await _TAKE_OVER.run(self._link, (lease,), words, operation="lease"):
-                return True
+            turn = _TURNS.get(await _TAKE_OVER.run(self._link, (lease, entry), words, operation="lease"))
+            if turn is not None:
+                return turn
             found = await self._link.call("GET", lease, operation="lease")
             if not isinstance(found, bytes):
                 raise StoreUnavailable("released")
