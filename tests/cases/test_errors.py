@@ -6,8 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import json
-import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import openai
@@ -17,6 +16,7 @@ import pytest_asyncio
 from tests.cases.conftest import MakeProxy, Pair
 from tests.support.bodies import fresh
 from tests.support.mock_backend import MockBackend, Script
+from tests.support.ports import refusing
 from tests.support.proxy import CHAT, Answered, Proxy
 from tests.support.wire import Heard, Wire, chunked, request
 
@@ -47,11 +47,9 @@ def heard_error(heard: Heard, status: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def dead_port() -> int:
-    """A port that refuses connections."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def dead_port() -> Iterator[int]:
+    with refusing() as port:
+        yield port
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -187,12 +185,12 @@ async def test_a_model_that_the_backend_does_not_know_is_its_to_refuse(pair: Pai
 
 
 async def test_a_backend_that_refuses_connections_is_502(make_proxy: MakeProxy, dead_port: int) -> None:
-    proxy = await make_proxy(f"http://127.0.0.1:{dead_port}/v1")
+    patient = {f"timeouts.{name}": "1h" for name in ("connect", "first_byte", "total")}
+    proxy = await make_proxy(f"http://127.0.0.1:{dead_port}/v1", settings=patient)
     for stream in (False, True):
         answer = await proxy.post(fresh(stream=stream))
         error = error_of(answer, 502)
         assert (error["type"], error["code"]) == ("server_error", "upstream_unreachable")
-        assert answer.seconds < 2
         assert answer.headers["cache-status"] == "samewise; fwd=bypass; detail=upstream-unreachable"
     passed = await proxy.request("GET", "/v1/models")
     assert error_of(passed, 502)["code"] == "upstream_unreachable"

@@ -21,6 +21,7 @@ from tests.cases.conftest import MakeProxy
 from tests.support.bodies import fresh
 from tests.support.collector import Collector, attributes, collecting, collecting_grpc
 from tests.support.mock_backend import MockBackend, Script
+from tests.support.patience import ENOUGH
 from tests.support.proxy import B0, Proxy, until
 from tests.support.redis import RedisServer
 from tests.support.wire import Wire
@@ -304,7 +305,13 @@ async def test_streams_that_clients_leave_end_their_spans_and_detach_nothing(
     make_proxy: MakeProxy, mb: MockBackend, collector: Collector
 ) -> None:
     proxy = await make_proxy(settings={"telemetry.otlp_endpoint": collector.url}, env=SOON)
-    mb.always(Script(gap=0.05, chunks=40, text=lambda body, number: "word " * 40))
+    over = asyncio.Event()
+
+    async def until_all_left(at: int) -> None:
+        if at >= 2:
+            await over.wait()
+
+    mb.always(Script(chunks=40, text=lambda body, number: "word " * 40, sent=until_all_left))
 
     async def leave(number: int) -> None:
         async with proxy.session.post(
@@ -319,7 +326,8 @@ async def test_streams_that_clients_leave_end_their_spans_and_detach_nothing(
     async def ended() -> bool:
         return len([span for span in collector.traces() if "samewise.cache" in attributes(span)]) == 100
 
-    await until(ended, within=20)
+    await until(ended)
+    over.set()
     servers = [span for span in collector.traces() if "samewise.cache" in attributes(span)]
     assert {attributes(span)["error.type"] for span in servers} == {"cancelled"}
     assert all(attributes(span)["samewise.cancelled"] for span in servers)
@@ -408,7 +416,7 @@ async def test_no_request_and_no_stop_waits_for_a_collector(make_proxy: MakeProx
             await proxy.post(B0)
             return hears()
 
-        await until(heard, within=30)
+        await until(heard)
         for number in range(20):
             assert (await proxy.post(asked(f"cold {number}"))).cache == "MISS"
         for _ in range(300):
@@ -419,7 +427,7 @@ async def test_no_request_and_no_stop_waits_for_a_collector(make_proxy: MakeProx
         told = len([line for line in proxy.log if "telemetry can't be exported" in line])
         assert told <= 1 + (asyncio.get_running_loop().time() - began) / 30, "one in half a minute"
         proxy.signal(signal.SIGTERM)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(ENOUGH):
             assert await proxy.ended() == 0
 
 
@@ -454,8 +462,7 @@ async def test_metrics_can_be_switched_off(make_proxy: MakeProxy) -> None:
 
 async def test_who_stops_looking_on_leaves_no_trace(make_proxy: MakeProxy) -> None:
     proxy = await make_proxy()
-    host, port = proxy.admin_url.removeprefix("http://").split(":")
-    async with Wire.to((host, int(port))) as wire:
+    async with Wire.to(proxy.admin_address) as wire:
         await wire.send(b"GET /samewise/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await wire.head()
     for _ in range(5):

@@ -10,6 +10,7 @@ from tests.cases.conftest import MakeProxy, Pair
 from tests.support.bodies import fresh
 from tests.support.chunks import text_stream
 from tests.support.mock_backend import MockBackend, Script
+from tests.support.proxy import until
 
 
 async def test_a_silent_stream_shows_that_it_lives_in_comments_alone(make_proxy: MakeProxy, mb: MockBackend) -> None:
@@ -22,12 +23,18 @@ async def test_a_silent_stream_shows_that_it_lives_in_comments_alone(make_proxy:
 
     mb.always(Script(sse=[b"id: 5\ndata: " + piece[6:] for piece in text_stream("one ", "two")], sent=between))
     body = {**fresh(), "stream": True}
-    blocks = []
     async with proxy.stream(body) as stream:
-        async for block in stream.blocks():
-            blocks.append(block)
-            if len(blocks) == 2:
-                asyncio.get_running_loop().call_later(0.45, later.set)
+
+        async def two_signs() -> bool:
+            return stream.held.count(b": keep-alive\n") >= 2
+
+        async def go_on() -> None:
+            await until(two_signs)
+            later.set()
+
+        going_on = asyncio.create_task(go_on())
+        blocks = [block async for block in stream.blocks()]
+        await going_on
     assert "".join(blocks).count(": keep-alive\n") >= 2
     for block in blocks:
         *noise, data = block.split("\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 
@@ -13,13 +14,23 @@ from tests.support.bodies import fresh
 from tests.support.faults import echo, echoed, prompt
 from tests.support.mock_backend import MockBackend, Script
 from tests.support.proxy import B0, Proxy, until
+from tests.support.wire import Wire
 
 PATIENCE = 0.5
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
-async def impatient(make_proxy: MakeProxy) -> Proxy:
-    return await make_proxy(settings={"server.patience": PATIENCE})
+async def impatient(make_proxy: MakeProxy, patience: float = PATIENCE) -> Proxy:
+    return await make_proxy(settings={"server.patience": patience})
+
+
+async def answers_others(proxy: Proxy) -> None:
+    """Return when somebody who keeps nobody waiting is answered; a busy machine may keep the proxy waiting too."""
+
+    async def answered() -> bool:
+        return (await proxy.post(B0)).status == 200
+
+    await until(answered)
 
 
 async def connect(proxy: Proxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -27,31 +38,25 @@ async def connect(proxy: Proxy) -> tuple[asyncio.StreamReader, asyncio.StreamWri
     return await asyncio.open_connection(host, int(port))
 
 
-async def dribble(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """A byte now and then, until the other side has had enough."""
-    try:
-        for at in range(len(data)):
-            writer.write(data[at : at + 1])
-            await writer.drain()
-            await asyncio.sleep(0.05)
-    except ConnectionError:
-        return
+async def dribble(wire: Wire, data: bytes) -> None:
+    """A byte now and then."""
+    for at in range(len(data)):
+        await wire.send(data[at : at + 1])
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("said", [0, 1, 40, len(HEAD)])
 async def test_a_head_that_does_not_come_is_waited_for_so_long_and_no_longer(make_proxy: MakeProxy, said: int) -> None:
     proxy = await impatient(make_proxy)
-    reader, writer = await connect(proxy)
     whole = HEAD + b"X-A: " + b"a" * 2000
-    writer.write(whole[:said])
-    sending = asyncio.create_task(dribble(writer, whole[said:]))
-    async with asyncio.timeout(PATIENCE + 5):
-        got = await reader.read()
-    sending.cancel()
-    writer.close()
-    assert got.startswith(b"HTTP/1.1 408 ")
-    assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
-    assert (await proxy.post(B0)).status == 200
+    async with Wire.to(proxy.address) as wire:
+        await wire.send(whole[:said])
+        sending = asyncio.create_task(dribble(wire, whole[said:]))
+        heard = await wire.answer()
+        sending.cancel()
+        assert (heard.status, json.loads(heard.body)["error"]["code"]) == (408, "request_timeout")
+        assert await wire.closed()
+    await answers_others(proxy)
 
 
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/audio/transcriptions"])
@@ -60,13 +65,10 @@ async def test_a_body_that_falls_silent_is_408(
     make_proxy: MakeProxy, mb: MockBackend, path: bytes, framing: bytes
 ) -> None:
     proxy = await impatient(make_proxy)
-    reader, writer = await connect(proxy)
     body = b'5\r\n{"mod\r\n' if b"chunked" in framing else b'{"mod'
-    writer.write(HEAD.replace(b"/v1/chat/completions", path) + framing + b"\r\n\r\n" + body)
-    async with asyncio.timeout(PATIENCE + 5):
-        got = await reader.readuntil(b"\r\n")
-    writer.close()
-    assert got.startswith(b"HTTP/1.1 408 ")
+    async with Wire.to(proxy.address) as wire:
+        await wire.send(HEAD.replace(b"/v1/chat/completions", path) + framing + b"\r\n\r\n" + body)
+        assert (await wire.answer()).status == 408
     assert mb.count == 0
 
     async def over() -> bool:
@@ -76,30 +78,26 @@ async def test_a_body_that_falls_silent_is_408(
 
 
 async def test_a_connection_that_was_used_may_idle(make_proxy: MakeProxy) -> None:
-    proxy = await impatient(make_proxy)
-    reader, writer = await connect(proxy)
+    patience = 3.0
+    proxy = await impatient(make_proxy, patience)
     body = json.dumps(B0).encode()
-    for _ in range(4):
-        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 ")
-        size = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
-        await reader.readexactly(size)
-        await asyncio.sleep(PATIENCE)
-    writer.close()
+    async with Wire.to(proxy.address) as wire:
+        for pause in (1.1 * patience, 0):
+            await wire.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert (await wire.answer()).status == 200
+            await asyncio.sleep(pause)
 
 
 @pytest.mark.slow
 async def test_hundreds_of_dribbling_clients_hold_up_nobody(pair: Pair) -> None:
-    links = [await connect(pair.proxy) for _ in range(300)]
-    sending = [asyncio.create_task(dribble(writer, HEAD * 3)) for _, writer in links]
-    warm = fresh()
-    await pair.proxy.post(warm)
-    took = sorted([(await pair.proxy.post(warm)).seconds for _ in range(40)])
-    for task in sending:
-        task.cancel()
-    for _, writer in links:
-        writer.close()
+    async with contextlib.AsyncExitStack() as stack:
+        links = [await stack.enter_async_context(Wire.to(pair.proxy.address)) for _ in range(300)]
+        sending = [asyncio.create_task(dribble(link, HEAD * 3)) for link in links]
+        warm = fresh()
+        await pair.proxy.post(warm)
+        took = sorted([(await pair.proxy.post(warm)).seconds for _ in range(40)])
+        for task in sending:
+            task.cancel()
     assert took[20] < 5, "and a dribbler takes three times as long"
 
 

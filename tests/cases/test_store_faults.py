@@ -8,7 +8,9 @@ import json
 import random
 import re
 import signal
+import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,16 +18,17 @@ import aiohttp
 import pytest
 
 from tests.cases.conftest import MakeProxy
-from tests.support.faults import answers, ask, echo, echoed, prompt
+from tests.support.faults import answers, ask, echo, echoed, prompt, readable
 from tests.support.mock_backend import MockBackend, Script
+from tests.support.ports import refusing
 from tests.support.proxy import B0, Answered, Proxy, until
-from tests.support.redis import RedisServer, free_port, redis_server
+from tests.support.redis import RedisServer, redis_server
 from tests.support.shim import Shim, redis_commands, redis_error
 
 __all__ = ["redis_server"]
 
 LIMIT = 0.15
-"""`[store] timeout` here, in seconds; generous allowances on top since tests share their machine."""
+"""`[store] timeout` in seconds, where a store fails; where it works it has all the time of a busy machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,21 +37,34 @@ def _echo(mb: MockBackend) -> None:
 
 
 def on_redis(url: str, **more: Any) -> dict[str, Any]:
-    return {"store.url": url, "store.memory": 0, "store.timeout": LIMIT, **more}
+    return {"store.url": url, "store.memory": 0, **more}
 
 
-async def hits_again(proxy: Proxy, body: dict[str, Any], within: float = 10.0) -> None:
+def impatient(url: str) -> dict[str, Any]:
+    return on_redis(url, **{"store.timeout": LIMIT})
+
+
+def slowest(answers: Sequence[Answered]) -> float:
+    return max(answer.seconds for answer in answers)
+
+
+def in_time(answers: Sequence[Answered], beside: Sequence[Answered]) -> bool:
+    """Whether each took no longer than the limit allows; what went `beside`, without a fault, tells of the machine."""
+    return slowest(answers) < LIMIT + 1.5 + 10 * slowest(beside)
+
+
+async def hits_again(proxy: Proxy, body: dict[str, Any]) -> None:
     async def hit() -> bool:
         return (await proxy.post(body)).cache == "HIT"
 
-    await until(hit, within)
+    await until(hit)
 
 
-async def wait_for_entries(server: RedisServer, count: int, within: float = 5.0) -> None:
+async def wait_for_entries(server: RedisServer, count: int) -> None:
     async def there() -> bool:
         return len(entries(server)) == count
 
-    await until(there, within)
+    await until(there)
 
 
 def entries(server: RedisServer) -> list[str]:
@@ -130,26 +146,33 @@ async def test_sealed_entries_moved_edited_or_of_another_secret_are_misses(
     make_proxy: MakeProxy, mb: MockBackend, redis_server: RedisServer
 ) -> None:
     url = redis_server.url
+    marker = "words that no random bytes hold by chance"
+    body = prompt(marker)
     sealing = await make_proxy(settings=on_redis(url, **{"store.secret": "first"}))
-    warm = await sealing.post(B0)
+    warm = await sealing.post(body)
     await wait_for_entries(redis_server, 1)
     name = f"samewise:default:e:{{{warm.key}}}"
-    raw = redis_server.command("GET", name)
-    assert b"nonce" not in raw
-    assert b"hi" not in raw
+    assert marker.encode() not in readable(redis_server.command("GET", name))
+    unsealed = await make_proxy(settings=on_redis(url, **{"store.namespace": "unsealed"}))
+    await unsealed.post(body)
+
+    async def shown() -> bool:
+        return marker.encode() in readable(redis_server.command("GET", name.replace("default", "unsealed")))
+
+    await until(shown)
 
     other = await make_proxy(settings=on_redis(url, **{"store.secret": "second"}))
     none = await make_proxy(settings=on_redis(url, **{"cache.mode": "read-only"}))
     rotated = await make_proxy(
         settings=on_redis(url, **{"store.secret": "second", "store.old_secrets": ["first"], "cache.mode": "read-only"})
     )
-    assert (await rotated.post(B0)).body == warm.body
-    assert (await none.post(B0)).cache == "MISS"
+    assert (await rotated.post(body)).body == warm.body
+    assert (await none.post(body)).cache == "MISS"
     assert await none.metric("samewise_store_errors_total", error="sealed") >= 1
-    assert (await other.post(B0)).cache == "MISS"
+    assert (await other.post(body)).cache == "MISS"
 
     async def replaced() -> bool:
-        return (await sealing.post(B0)).cache == "MISS"
+        return (await sealing.post(body)).cache == "MISS"
 
     await until(replaced)
 
@@ -160,44 +183,57 @@ async def test_sealed_entries_moved_edited_or_of_another_secret_are_misses(
 async def test_a_frozen_redis_costs_the_timeout_then_nothing_and_is_used_again_by_itself(
     make_proxy: MakeProxy, redis_server: RedisServer
 ) -> None:
-    proxy = await make_proxy(settings=on_redis(redis_server.url))
-    assert (await proxy.post(B0)).cache == "MISS"
+    proxy, plain = await make_proxy(settings=impatient(redis_server.url)), await make_proxy()
     await hits_again(proxy, B0)
     redis_server.stop()
-    together = await answers(proxy, [prompt(f"p{number}") for number in range(50)])
+    together, beside = [await answers(each, [prompt(f"p{number}") for number in range(50)]) for each in (proxy, plain)]
     assert {answer.status for answer in together} == {200}
-    assert max(answer.seconds for answer in together) < LIMIT + 1.5
+    assert in_time(together, beside)
     assert {answer.reason for answer in together} <= {"store-down"}
-    quick = [await proxy.post(prompt(f"q{number}")) for number in range(20)]
-    assert sorted(answer.seconds for answer in quick)[10] < LIMIT / 2
+    quick, usual = [], []
+    for number in range(20):
+        quick.append((await proxy.post(prompt(f"q{number}"))).seconds)
+        usual.append((await plain.post(prompt(f"q{number}"))).seconds)
+    assert statistics.median(quick) < LIMIT / 2 + 3 * statistics.median(usual)
     ready = await proxy.request("GET", "/readyz")
     assert (ready.status, ready.json()["status"]) == (200, "degraded")
     assert ready.json()["degraded"] == ["store:redis"]
-    assert (await proxy.request("GET", "/healthz")).seconds < 1
+    assert (await proxy.request("GET", "/healthz")).status == 200
     redis_server.cont()
     await hits_again(proxy, B0)
-    assert (await proxy.request("GET", "/readyz")).json()["status"] == "ready"
+
+    async def ready_again() -> bool:
+        return bool((await proxy.request("GET", "/readyz")).json()["status"] == "ready")
+
+    await until(ready_again)
 
 
 @pytest.mark.parametrize("where", ["refused", "blackholed", "dns", "password"])
 async def test_a_start_without_redis_serves_at_once_and_says_so_once(
     make_proxy: MakeProxy, redis_server: RedisServer, where: str
 ) -> None:
-    async with Shim.before(redis_server.port) as shim:
+    async with contextlib.AsyncExitStack() as stack:
+        shim = await stack.enter_async_context(Shim.before(redis_server.port))
+        deaf = stack.enter_context(refusing())
         shim.freeze()
         url = {
-            "refused": f"redis://127.0.0.1:{free_port()}",
+            "refused": f"redis://127.0.0.1:{deaf}",
             "blackholed": f"redis://127.0.0.1:{shim.port}",
             "dns": "redis://no-such-host.invalid",
             "password": f"redis://:wrong@127.0.0.1:{redis_server.port}",
         }[where]
-        proxy = await make_proxy(settings=on_redis(url))
-        assert proxy.seconds_to_ready < 5
-        for _ in range(8):
-            answer = await proxy.post(B0)
+        proxy, plain = await asyncio.gather(make_proxy(settings=impatient(url)), make_proxy())
+        assert proxy.seconds_to_ready < 5 + 3 * plain.seconds_to_ready
+        for number in range(8):
+            answer, beside = await proxy.post(B0), await plain.post(prompt(f"p{number}"))
             assert answer.status == 200
             assert answer.reason == "store-down" or answer.cache == "HIT"
-            assert answer.seconds < LIMIT + 1
+            assert in_time([answer], [beside])
+
+        async def said() -> bool:
+            return any("store-error" in line or "a store can't be asked" in line for line in proxy.log)
+
+        await until(said)
         told = [line for line in proxy.log if "store-error" in line or "a store can't be asked" in line]
         kinds = [re.search(r"error=(\S+)", line) for line in told]
         assert len(told) == len({found[1] for found in kinds if found}) >= 1
@@ -299,7 +335,7 @@ async def test_cut_in_the_middle_of_a_reply_is_a_miss_and_heals(
 async def test_full_memory_is_no_users_error_and_what_is_there_still_hits(
     make_proxy: MakeProxy, redis_server: RedisServer
 ) -> None:
-    proxy = await make_proxy(settings=on_redis(redis_server.url, **{"store.timeout": 1.0}))
+    proxy = await make_proxy(settings=on_redis(redis_server.url))
     warm = await proxy.post(B0)
     await wait_for_entries(redis_server, 1)
     redis_server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
@@ -359,17 +395,21 @@ async def test_reads_that_fail_are_no_misses_and_cause_no_writes(
     make_proxy: MakeProxy, redis_server: RedisServer
 ) -> None:
     async with Shim.before(redis_server.port) as shim:
-        proxy = await make_proxy(settings=on_redis(f"redis://127.0.0.1:{shim.port}"))
+        writer = await make_proxy(settings=on_redis(redis_server.url))
+        proxy = await make_proxy(settings=impatient(f"redis://127.0.0.1:{shim.port}"))
         bodies = [prompt(f"p{number}") for number in range(20)]
-        await answers(proxy, bodies)
+        await answers(writer, bodies)
         await wait_for_entries(redis_server, 20)
+        await hits_again(proxy, bodies[0])
         shim.freeze()
         seen = len(shim.requests)
         got = await answers(proxy, bodies)
         assert {answer.status for answer in got} == {200}
+        assert await proxy.metric("samewise_store_errors_total", error="timeout") >= 1
+        shim.thaw()
+        await hits_again(proxy, bodies[0])
         commands = [name for chunk in shim.requests[seen:] for name in redis_commands(chunk)]
         assert commands.count("EVALSHA") + commands.count("EVAL") <= 4
-        assert await proxy.metric("samewise_store_errors_total", error="timeout") >= 1
 
 
 async def test_everything_in_redis_has_a_time_to_live_but_the_journal(
@@ -382,18 +422,26 @@ async def test_everything_in_redis_has_a_time_to_live_but_the_journal(
     await proxy.admin("POST", "/invalidate", {"scope": "key", "value": first.key})
     await proxy.admin("POST", "/invalidate", {"scope": "tag", "value": "t"})
     await proxy.post(B0)
-    names = re.findall(r"samewise:\S+", redis_server.command("KEYS", "*").decode())
-    assert len(names) > 20
+    names: list[str] = []
+
+    async def written() -> bool:
+        names[:] = re.findall(r"samewise:\S+", redis_server.command("KEYS", "*").decode())
+        return len(names) > 20
+
+    await until(written)
     for name in names:
         left = int(redis_server.command("PTTL", name)[1:])
         assert left > 0 or left == -2 or name == "samewise:default:journal", name
 
 
-@pytest.mark.parametrize(("ttl", "milliseconds"), [("1.5", 1500), ("60", 60_000), ("1000000000000", 30 * 86_400_000)])
+@pytest.mark.parametrize(
+    ("ttl", "milliseconds"), [("90.5", 90_500), ("600", 600_000), ("1000000000000", 30 * 86_400_000)]
+)
 async def test_a_time_to_live_is_what_was_asked(
     make_proxy: MakeProxy, redis_server: RedisServer, ttl: str, milliseconds: int
 ) -> None:
     proxy = await make_proxy(settings=on_redis(redis_server.url))
+    began = time.monotonic()
     answer = await proxy.post(B0, headers={"x-samewise-ttl": ttl})
     assert answer.status == 200
     name = f"samewise:default:e:{{{answer.key}}}"
@@ -404,8 +452,8 @@ async def test_a_time_to_live_is_what_was_asked(
         left = int(redis_server.command("PTTL", name)[1:])
         return left > 0
 
-    await until(there, every=0.005)
-    assert milliseconds - 1000 <= left <= milliseconds
+    await until(there)
+    assert milliseconds - 1000 * (time.monotonic() - began) - 1 <= left <= milliseconds
 
 
 @pytest.mark.parametrize("ttl", ["0", "-1", "soon", "1e3", str(2**63), "nan"])
@@ -467,7 +515,7 @@ async def test_every_miss_becomes_an_entry_and_a_stop_leaves_none_half(
 async def test_what_is_too_large_is_given_and_not_kept(
     make_proxy: MakeProxy, mb: MockBackend, redis_server: RedisServer
 ) -> None:
-    proxy = await make_proxy(settings=on_redis(redis_server.url, **{"store.max_entry": "1MiB", "store.timeout": 2.0}))
+    proxy = await make_proxy(settings=on_redis(redis_server.url, **{"store.max_entry": "1MiB"}))
     await proxy.post(B0)
     before = rss(proxy)
     mb.text = lambda body, number: "x" * (30 << 20)
@@ -481,7 +529,7 @@ async def test_what_is_too_large_is_given_and_not_kept(
     async def back() -> bool:
         return rss(proxy) < before + (80 << 20)
 
-    await until(back, 5)
+    await until(back)
     mb.text = lambda body, number: ""
     frame = len((await proxy.post(prompt("frame"))).body)
     for size, reason in (((1 << 20) - frame, None), ((1 << 20) - frame + 200, "too-large")):
@@ -515,8 +563,7 @@ async def test_probes_tell_what_is_down_and_answer_whatever_is_down(
         return "store:redis" in ready.json()["degraded"]
 
     await until(named)
-    alive = await proxy.request("GET", "/healthz")
-    assert (alive.status, alive.seconds < 1) == (200, True)
+    assert (await proxy.request("GET", "/healthz")).status == 200
     await mb.stop()
 
     async def unready() -> bool:
@@ -561,7 +608,7 @@ async def test_sqlite_survives_fifty_power_cuts_under_load(tmp_path: Path, mb: M
 
 async def test_a_corrupt_file_is_set_aside_by_name_and_a_new_one_begun(tmp_path: Path, make_proxy: MakeProxy) -> None:
     path = tmp_path / "entries.db"
-    settings = {"store.url": f"sqlite:///{path}", "store.memory": 0, "store.timeout": 2.0}
+    settings = {"store.url": f"sqlite:///{path}", "store.memory": 0}
     first = await make_proxy(settings=settings)
     await first.post(B0)
     await first.stop()
@@ -570,8 +617,11 @@ async def test_a_corrupt_file_is_set_aside_by_name_and_a_new_one_begun(tmp_path:
     assert (await again.post(B0)).cache == "MISS"
     await hits_again(again, B0)
     aside = [each.name for each in tmp_path.iterdir() if each.name.startswith("entries.db.")]
-    named = [name for name in aside if any(name in line for line in again.log)]
-    assert named
+
+    async def named() -> bool:
+        return any(name in line for name in aside for line in again.log)
+
+    await until(named)
 
 
 async def test_a_locked_file_is_no_users_error(tmp_path: Path, make_proxy: MakeProxy) -> None:
@@ -579,14 +629,14 @@ async def test_a_locked_file_is_no_users_error(tmp_path: Path, make_proxy: MakeP
 
     path = tmp_path / "entries.db"
     proxy = await make_proxy(settings={"store.url": f"sqlite:///{path}", "store.memory": 0, "store.timeout": LIMIT})
-    await proxy.post(B0)
+    plain = await make_proxy()
     await hits_again(proxy, B0)
     lock = sqlite3.connect(path, isolation_level=None)
     try:
         lock.execute("BEGIN EXCLUSIVE")
-        got = await answers(proxy, [prompt(f"p{number}") for number in range(20)])
+        got, beside = [await answers(each, [prompt(f"p{number}") for number in range(20)]) for each in (proxy, plain)]
         assert {answer.status for answer in got} == {200}
-        assert max(answer.seconds for answer in got) < LIMIT + 2
+        assert in_time(got, beside)
     finally:
         lock.execute("ROLLBACK")
         lock.close()
@@ -594,7 +644,7 @@ async def test_a_locked_file_is_no_users_error(tmp_path: Path, make_proxy: MakeP
 
 
 async def test_the_log_and_metrics_of_faults_hold_no_prompt(make_proxy: MakeProxy, redis_server: RedisServer) -> None:
-    proxy = await make_proxy(settings=on_redis(redis_server.url))
+    proxy = await make_proxy(settings=impatient(redis_server.url))
     redis_server.stop()
     await answers(proxy, [prompt(f"very-secret-words {number}") for number in range(10)])
     redis_server.cont()
@@ -605,7 +655,7 @@ async def test_the_log_and_metrics_of_faults_hold_no_prompt(make_proxy: MakeProx
 
 async def test_a_slow_redis_within_its_timeout_still_hits(make_proxy: MakeProxy, redis_server: RedisServer) -> None:
     async with Shim.before(redis_server.port) as shim:
-        proxy = await make_proxy(settings=on_redis(f"redis://127.0.0.1:{shim.port}", **{"store.timeout": 1.0}))
+        proxy = await make_proxy(settings=on_redis(f"redis://127.0.0.1:{shim.port}"))
         await proxy.post(B0)
         await hits_again(proxy, B0)
         shim.delay = 0.1
@@ -616,13 +666,13 @@ async def test_a_slow_redis_within_its_timeout_still_hits(make_proxy: MakeProxy,
 async def test_a_redis_that_is_away_delays_no_stream(
     make_proxy: MakeProxy, mb: MockBackend, redis_server: RedisServer
 ) -> None:
-    proxy = await make_proxy(settings=on_redis(redis_server.url))
+    proxy, plain = await make_proxy(settings=impatient(redis_server.url)), await make_proxy()
     mb.always(Script(gap=0.01))
     redis_server.stop()
-    got = await proxy.post({**prompt("a b c d e f"), "stream": True})
+    got, beside = [await each.post({**prompt("a b c d e f"), "stream": True}) for each in (proxy, plain)]
     assert got.status == 200
     assert got.data()[-1] == "[DONE]"
-    assert got.seconds < 2 * LIMIT + 2
+    assert in_time([got], [beside])
     redis_server.cont()
 
 
@@ -632,14 +682,19 @@ async def test_what_was_ended_before_a_start_without_redis_stays_ended_when_redi
     async with Shim.before(redis_server.port) as shim:
         url = f"redis://127.0.0.1:{shim.port}"
         bodies = [prompt(f"p{number}") for number in range(30)]
-        first = await make_proxy(settings=on_redis(url, **{"store.timeout": 1.0}))
+        first = await make_proxy(settings=on_redis(url))
         old = {answer.body for answer in await answers(first, bodies)}
         await wait_for_entries(redis_server, 30)
+        names = entries(redis_server)
+        for name in names:
+            redis_server.command("COPY", name, f"saved:{name}")
         await first.admin("POST", "/invalidate", {"scope": "all"})
         await first.kill()
-        left = entries(redis_server)
+        for name in names:  # as they were before anything was swept
+            redis_server.command("COPY", f"saved:{name}", name, "REPLACE")
+        assert len(entries(redis_server)) == 30
         shim.freeze()
-        second = await make_proxy(settings=on_redis(url))
+        second = await make_proxy(settings=impatient(url))
         for _ in range(6):
             await second.post(prompt("none of them"))
         shim.thaw()
@@ -647,5 +702,4 @@ async def test_what_was_ended_before_a_start_without_redis_stays_ended_when_redi
         while time.monotonic() - began < 6:
             for body in bodies:
                 assert (await second.post(body)).body not in old
-        assert len(left) == 30
         await hits_again(second, bodies[0])

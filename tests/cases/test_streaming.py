@@ -290,7 +290,7 @@ IDLE = 2.0
 @pytest_asyncio.fixture(loop_scope="session")
 async def idle_proxy(make_proxy: MakeProxy) -> Proxy:
     """One that gives up on silence."""
-    return await make_proxy(settings={"timeouts.idle": IDLE, "timeouts.first_byte": ENOUGH})
+    return await make_proxy(settings={"timeouts.idle": IDLE, "timeouts.first_byte": 2 * IDLE})
 
 
 @pytest.mark.parametrize("pieces", [[], [text("a"), text("b"), text("c")], [text("a"), end()]], ids=["0", "3", "end"])

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import zstandard
+
 from tests.support.proxy import B0, Answered, Proxy
 
 
@@ -22,6 +24,14 @@ def echo(body: dict[str, Any], number: int) -> str:
 def echoed(body: Mapping[str, Any], answer: Answered) -> bool:
     """True where the answer is one to this request."""
     return answer.text.startswith(f"<<{body['messages'][-1]['content']}>> nonce ") and answer.text.endswith(" end")
+
+
+def readable(reply: bytes) -> bytes:
+    """What a reader of Redis sees of an entry that GET answers with: past its head, and decompressed where it is."""
+    data = reply.partition(b"\r\n")[2][36:]
+    if data.startswith(b"\x28\xb5\x2f\xfd"):
+        return zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    return data
 
 
 async def ask(proxy: Proxy, body: Mapping[str, Any], **headers: str) -> Answered:

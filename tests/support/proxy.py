@@ -80,19 +80,19 @@ class Streaming:
         self.status = response.status
         self.headers = response.headers
         self.ended = False
+        self.held = b""
+        """What has come of an event that is not whole yet."""
         self._response = response
 
     async def blocks(self) -> AsyncIterator[str]:
         """Each event as it stands on the wire, without the empty line after it. Raises where the connection breaks."""
-        held = b""
         async for piece in self._response.content.iter_any():
-            held += piece
-            *whole, held = held.split(b"\n\n")
+            *whole, self.held = (self.held + piece).split(b"\n\n")
             for block in whole:
                 yield block.decode()
         self.ended = True
-        if held:
-            yield held.decode()
+        if self.held:
+            yield self.held.decode()
 
     async def data(self) -> AsyncIterator[str]:
         """The payload of each event."""
@@ -324,16 +324,16 @@ async def until(check: Any, within: float = ENOUGH, every: float = 0.02) -> None
             await asyncio.sleep(every)
 
 
-async def soon(check: Any) -> None:
-    """Return when the (async) check, which asks a proxy, is true. Raises TimeoutError after a hundred vain ones.
+async def soon(check: Any, seconds: int = 1) -> None:
+    """Return when the (async) check is true. Raises TimeoutError after a hundred vain ones for each of these seconds.
 
-    With the pauses between them these take a second at least, and longer where the machine is so busy that each does.
+    With the pauses between them they take that long at least, and longer where the machine is so busy that each does.
     """
-    for _ in range(100):
+    for _ in range(100 * seconds):
         if await check():
             return
         await asyncio.sleep(0.01)
-    raise TimeoutError("a hundred looks, a hundredth of a second apart, were vain")
+    raise TimeoutError(f"{100 * seconds} looks, a hundredth of a second apart, were vain")
 
 
 def _address(url: str) -> tuple[str, int]:

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from tests.support.mock_backend import MockBackend, Script
+from tests.support.patience import ENOUGH
 from tests.support.proxy import B0, Proxy, until
 from tests.support.redis import RedisServer, redis_server
 
@@ -92,8 +93,14 @@ async def test_what_one_worker_stored_all_of_them_give(make: MakeProxy, mb: Mock
     answers = [await fresh(proxy) for _ in range(24)]
     assert {answer[0] for answer in answers} == {"HIT"}
     assert {answer[1] for answer in answers} == {first} and mb.count == 1
-    assert await proxy.metric("samewise_requests_total") == before + 24
-    assert await proxy.metric("samewise_requests_total", outcome="hit") == hits + 24
+
+    async def counted() -> bool:
+        return (
+            await proxy.metric("samewise_requests_total") == before + 24
+            and await proxy.metric("samewise_requests_total", outcome="hit") == hits + 24
+        )
+
+    await until(counted)
     status = await proxy.admin("GET", "/status")
     assert status["requests"]["hit"] == hits + 24 and sum(status["requests"].values()) == before + 24
     assert status["hit_ratio"] == round(1 - 1 / (before + 24), 6) and status["workers"] == 3
@@ -125,17 +132,23 @@ async def test_the_same_cold_question_at_all_workers_is_asked_once(
 
 async def test_what_is_not_kept_is_asked_for_by_each_and_nobody_waits_in_line(make: MakeProxy, mb: MockBackend) -> None:
     proxy = await make()
-    mb.always(Script(status=400, delay=0.3))
-    began = asyncio.get_running_loop().time()
+    gate = asyncio.Event()
+    mb.always(Script(status=400, gate=gate))
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=0)) as session:
 
         async def ask() -> int:
             async with session.post(f"{proxy.url}/v1/chat/completions", json=B0) as response:
                 return response.status
 
-        assert {*await asyncio.gather(*(ask() for _ in range(30)))} == {400}
+        asking = [asyncio.create_task(ask()) for _ in range(30)]
+
+        async def all_wait() -> bool:
+            return await proxy.metric("samewise_inflight") == 30
+
+        await until(all_wait)
+        gate.set()
+        assert {*await asyncio.gather(*asking)} == {400}
     assert mb.count <= 3
-    assert asyncio.get_running_loop().time() - began < 2.9
 
 
 async def test_a_change_holds_in_all_workers_when_it_is_answered(make: MakeProxy, mb: MockBackend) -> None:
@@ -232,15 +245,14 @@ async def test_a_worker_that_dies_while_it_asks_is_replaced_as_the_one_that_asks
     await until(all_wait)
     victim = working(proxy)[1]
     os.kill(victim, signal.SIGKILL)
-    began = asyncio.get_running_loop().time()
     if mb.gone == 0:
         try:
             async with asyncio.timeout(1.0):
                 await mb.arrived(2)
         except TimeoutError:
             gate.set()
-    done = await asyncio.gather(*asking, return_exceptions=True)
-    assert asyncio.get_running_loop().time() - began < 8
+    async with asyncio.timeout(ENOUGH):
+        done = await asyncio.gather(*asking, return_exceptions=True)
     answered = [each for each in done if not isinstance(each, BaseException)]
     assert answered and len({answer[1] for answer in answered}) == 1 and mb.count <= 2
 
@@ -262,7 +274,7 @@ async def test_a_stop_lets_every_worker_finish(make: MakeProxy, mb: MockBackend)
 
 
 async def test_a_second_signal_ends_it_at_once(make: MakeProxy, mb: MockBackend) -> None:
-    proxy = await make(2)
+    proxy = await make(2, **{"server.drain": 10 * ENOUGH})
     mb.always(Script(gate=asyncio.Event()))
     asking = asyncio.create_task(fresh(proxy))
     await mb.arrived(1)
@@ -270,7 +282,7 @@ async def test_a_second_signal_ends_it_at_once(make: MakeProxy, mb: MockBackend)
 
     await until(lambda: closed(proxy))
     proxy.signal(signal.SIGINT)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(ENOUGH):
         assert await proxy.ended() == 0
     with pytest.raises(aiohttp.ClientError):
         await asking
@@ -298,8 +310,18 @@ async def test_a_thousand_at_four_workers_and_two_proxies_are_one_upstream_call(
 ) -> None:
     several = await make(4, **{"store.url": redis_server.url})
     others = [await make(1, **{"store.url": redis_server.url}) for _ in range(2)]
-    mb.always(Script(delay=1.0))
-    asking = [fresh(proxy) for proxy in (several, several, *others) for _ in range(250)]
+    gate = asyncio.Event()
+    mb.always(Script(gate=gate))
+    asking: list[asyncio.Task[tuple[str | None, bytes]]] = []
+
+    async def all_wait() -> bool:
+        waiting = [await proxy.metric("samewise_inflight") for proxy in (several, *others)]
+        return sum(waiting) == len(asking)
+
+    while len(asking) < 1000:  # in waves, so that no process is too busy with newcomers to say that it lives
+        asking += [asyncio.create_task(fresh(proxy)) for proxy in (several, several, *others) for _ in range(25)]
+        await until(all_wait)
+    gate.set()
     answers = await asyncio.gather(*asking)
     assert mb.count == 1 and len({answer[1] for answer in answers}) == 1
     kinds = [answer[0] for answer in answers]
