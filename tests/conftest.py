@@ -26,6 +26,7 @@ PROCESSES = tuple(
         "backend/test_kv_blocks.py",
         "backend/test_sampler.py",
         "backend/test_server.py",
+        "backend/test_tiny_model.py",
         "loadtest/test_drift.py",
     )
 )

@@ -33,7 +33,7 @@ def _stream(name: str) -> Entry:
 
 @pytest.mark.parametrize("make", [_json, _stream])
 def test_bytes_are_counted_as_they_are_taken(make: Callable[[str], Entry], clock: ManualClock) -> None:
-    count = 2000
+    count = 500
     memory = MemoryStore(1 << 40, clock=clock)
     written = [CODEC.encode(make(str(n))) for n in range(count)]
     keys = [key_of(str(n)) for n in range(count)]

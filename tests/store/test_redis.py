@@ -13,6 +13,7 @@ import pytest
 
 from samewise.ports import ControlEvent, StoreUnavailable
 from samewise.store import redis_link, wake
+from samewise.store.breaker import Breaker
 from samewise.store.factory import Stores, open_store
 from tests.store.conftest import Notices
 from tests.support.entries import key_of, make_entry
@@ -53,6 +54,14 @@ class Opening:
     async def close(self) -> None:
         for stores in self._opened:
             await stores.close()
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that did not answer is asked again ten times as soon."""
+    defaults = Breaker.__init__.__kwdefaults__
+    assert defaults is not None and defaults["first"] == 1.0
+    monkeypatch.setitem(defaults, "first", 0.1)
 
 
 @pytest.fixture
@@ -112,6 +121,7 @@ async def go_down(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("connections", [1, 10])
+@pytest.mark.usefixtures("eager")
 async def test_replies_of_abandoned_commands_never_reach_others(
     shared_redis: RedisServer, opening: Opening, connections: int
 ) -> None:
@@ -172,6 +182,7 @@ async def test_values_of_any_kind_are_a_miss(redis_server: RedisServer, opening:
     assert await echoes(stores, "a")
 
 
+@pytest.mark.usefixtures("eager")
 async def test_frozen_costs_the_time_limit_then_nothing_and_mends_itself(
     redis_server: RedisServer, opening: Opening, notices: Notices
 ) -> None:
@@ -222,6 +233,7 @@ async def test_probes_of_a_dead_redis_are_at_most_one_a_second(redis_server: Red
         assert shim.accepted - before <= time.monotonic() - began
 
 
+@pytest.mark.usefixtures("eager")
 async def test_killed_and_started_again_it_is_used_again(redis_server: RedisServer, opening: Opening) -> None:
     stores = await opening(redis_server.url)
     await fill(stores, ["a"])
@@ -255,6 +267,7 @@ async def test_opening_an_unreachable_redis_is_bounded_and_counted(
         assert (await timed(stores, "a"))[1] in (kind, "timeout")
 
 
+@pytest.mark.usefixtures("eager")
 async def test_a_redis_that_appears_later_is_used(opening: Opening, redis_server: RedisServer) -> None:
     redis_server.kill()
     stores = await opening(redis_server.url)
@@ -367,6 +380,7 @@ async def test_every_key_has_a_time_to_live_near_what_was_asked(redis_server: Re
     assert 60_000 - (time.time() - began) * 1000 - 10 < left <= 60_000
 
 
+@pytest.mark.usefixtures("eager")
 async def test_connections_stay_within_the_pool(redis_server: RedisServer, opening: Opening) -> None:
     async with Shim.before(redis_server.port) as shim:
         stores = await opening(f"redis://127.0.0.1:{shim.port}?max_connections=8")
@@ -501,6 +515,7 @@ def event(subject: str) -> ControlEvent:
     return ControlEvent(kind="invalidate", subject=subject)
 
 
+@pytest.mark.usefixtures("eager")
 async def test_a_proxy_that_was_cut_off_catches_up_when_it_returns(redis_server: RedisServer, opening: Opening) -> None:
     async with Shim.before(redis_server.port) as shim:
         here = await opening(redis_server.url)
@@ -581,6 +596,7 @@ def test_who_is_told_still_looks_in_time() -> None:
     assert max(wake.POLL, wake.TOLD) + 0.2 < 1
 
 
+@pytest.mark.usefixtures("eager")
 async def test_a_journal_that_the_server_lost_is_restored_by_who_knows_it(
     redis_server: RedisServer, opening: Opening
 ) -> None:
@@ -599,6 +615,7 @@ async def _answers(stores: Stores) -> bool:
     return (await timed(stores, "x"))[1] == "none"
 
 
+@pytest.mark.usefixtures("eager")
 async def test_events_written_to_an_emptied_server_and_those_of_before_are_all_heard(
     redis_server: RedisServer, opening: Opening
 ) -> None:

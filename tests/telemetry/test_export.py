@@ -15,6 +15,7 @@ from samewise.telemetry import build
 from samewise.telemetry.snapshot import Number
 from tests.support.clock import ManualClock
 from tests.support.collector import Collector, attributes, collecting
+from tests.support.patience import ENOUGH
 
 Make = Callable[..., Record]
 
@@ -40,7 +41,7 @@ def test_a_collector_gets_every_span_and_all_counts_at_the_end(
     observer = build(clock=clock, version="1", otlp_endpoint=collector.url)
     for outcome in ("miss", "hit", "hit"):
         observer.finish(observer.begin({}, "POST /v1/chat/completions"), record(outcome))
-    observer.close(10)
+    observer.close(ENOUGH)
     assert len(collector.traces()) == 3
     points = collector.metrics()["samewise.requests"].sum.data_points
     assert sorted(point.as_double or point.as_int for point in points) == [1, 2]
@@ -53,7 +54,7 @@ def test_the_standard_variables_name_the_collector(
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     observer = build(clock=clock, version="1")
     observer.finish(observer.begin({}, "x"), record("miss"))
-    observer.close(10)
+    observer.close(ENOUGH)
     assert len(collector.traces()) == 1
     assert collector.received["/v1/metrics"] == []
 
@@ -62,7 +63,7 @@ def test_a_collector_gets_log_lines_with_their_trace(collector: Collector, clock
     observer = build(clock=clock, version="1", otlp_endpoint=collector.url)
     trace = observer.begin({}, "chat")
     observer.finish(trace, record("error", status=502, reason="upstream-unreachable"))
-    observer.close(10)
+    observer.close(ENOUGH)
     (line,) = collector.logs()
     assert line.body.string_value == "a request failed"
     assert line.trace_id.hex() == trace.trace_id
@@ -82,7 +83,7 @@ class Clock:
 
 observer = build(clock=Clock(), version="1", otlp_endpoint=sys.argv[1])
 took = []
-for _ in range(5000):
+for _ in range(2000):
     before = time.perf_counter()
     observer.finish(
         observer.begin({}, "x"),
@@ -93,7 +94,7 @@ for _ in range(5000):
     took.append(time.perf_counter() - before)
 before = time.perf_counter()
 observer.close(0.5)
-print(sorted(took)[2500], sum(took), time.perf_counter() - before, observer.snapshot().value("samewise.requests"))
+print(sorted(took)[1000], sum(took), time.perf_counter() - before, observer.snapshot().value("samewise.requests"))
 """
 
 
@@ -106,14 +107,14 @@ def test_a_collector_that_never_answers_costs_a_request_nothing_and_the_exit_no_
         capture_output=True,
         text=True,
         check=True,
-        timeout=20,
+        timeout=ENOUGH,
         env={"OTEL_EXPORTER_OTLP_PROTOCOL": protocol},
     )
     median, whole, closing, requests = (float(figure) for figure in done.stdout.split())
     assert median < 0.001
-    assert whole < 10, "5,000 requests wait for nothing"
-    assert closing < 3
-    assert requests == 5000
+    assert whole < 10, "2,000 requests wait for nothing"
+    assert closing < 5, "half of what an exporter waits for an answer"
+    assert requests == 2000
 
 
 def test_without_a_collector_nothing_of_opentelemetry_is_imported() -> None:
@@ -145,6 +146,6 @@ def test_metrics_that_can_not_be_read_now_are_exported_the_next_time(
         yield Number("samewise.upstream.healthy", (("upstream", "u"),), 1)
 
     observer = build(clock=clock, version="1", otlp_endpoint=collector.url, sources=[source])
-    assert later.wait(10)
-    observer.close(10)
+    assert later.wait(ENOUGH)
+    observer.close(ENOUGH)
     assert collector.metrics()["samewise.upstream.healthy"].gauge.data_points
