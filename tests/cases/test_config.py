@@ -13,6 +13,7 @@ import pytest
 
 from tests.cases.conftest import MakeProxy
 from tests.cases.test_explain import samewise
+from tests.support.patience import ENOUGH
 from tests.support.proxy import Proxy
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -39,7 +40,7 @@ def test_a_wrong_flag_or_variable_ends_the_start_in_one_line_that_names_it(
         [sys.executable, "-m", "samewise.main", "serve", "--port", "0", "--admin-port", "0", *flags],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=2 * ENOUGH,
         check=False,
         cwd=tmp_path,
         env={**os.environ, **variables},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.cases.conftest import MakeProxy
 from tests.support.mock_backend import MockBackend, Script
 from tests.support.proxy import B0, Proxy, until
 
@@ -29,8 +30,9 @@ async def test_a_stream_whose_backend_changed_before_its_end_is_served_and_not_k
 
 
 async def test_an_answer_from_another_environment_than_the_key_s_is_served_and_not_kept(
-    proxy: Proxy, mb: MockBackend
+    make_proxy: MakeProxy, mb: MockBackend
 ) -> None:
+    proxy = await make_proxy(settings={"environments.poll": "1h"})
     assert (await proxy.post(B0)).cache == "MISS"
     mb.become("b" * 32)
     other = {**B0, "seed": 8}

@@ -14,7 +14,7 @@ import pytest
 from samewise.core.fingerprint import environment_id
 from tests.cases.conftest import MakeProxy
 from tests.support.mock_backend import MockBackend, Script
-from tests.support.proxy import B0, Answered, Proxy, until
+from tests.support.proxy import B0, Answered, Proxy, soon, until
 
 OLD, NEW = "a" * 32, "b" * 32
 
@@ -177,7 +177,7 @@ async def test_an_activation_reaches_every_proxy_on_the_store(make_proxy: MakePr
         one, two = [await make_proxy(*(each.url for each in three), settings=settings) for _ in range(2)]
         assert await active(one) == await active(two) == [OLD]
         await one.admin("POST", f"/environments/{NEW}/activate")
-        await until(lambda: is_active(two, NEW), within=1.0)
+        await soon(lambda: is_active(two, NEW))
         answered = await two.post(ask(0))
         assert answered.text.startswith(NEW)
 
@@ -331,7 +331,7 @@ async def test_under_verified_only_what_agrees_with_itself_becomes_active(make_p
             items = (await proxy.admin("GET", "/environments"))["items"]
             return any(each["state"] in {"passed", "failed"} for item in items for each in item["trials"].values())
 
-        await until(decided, within=30)
+        await until(decided)
         (item,) = (await proxy.admin("GET", "/environments"))["items"]
         assert item["trials"]["m"]["state"] == ("passed" if steady else "failed")
         if steady:

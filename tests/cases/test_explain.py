@@ -150,11 +150,12 @@ async def test_many_refusals_in_a_large_store_are_answered_soon(proxy: Proxy) ->
     text = "z" * 2000
     await asyncio.gather(*(proxy.post(asking(f"{text} {at}")) for at in range(300)))
     headers = {"cache-control": "only-if-cached"}
+    hits = await asyncio.gather(*(proxy.post(asking(f"{text} {at}"), headers=headers) for at in range(200)))
     refused = await asyncio.gather(*(proxy.post(asking(f"{text} {at}!"), headers=headers) for at in range(200)))
     assert {each.status for each in refused} == {504}
     named = [each for each in refused if "the nearest entry is" in each.json()["error"]["message"]]
     assert 1 <= len(named) < 200
-    assert max(each.seconds for each in refused) < 10
+    assert max(each.seconds for each in refused) < 5 + 20 * max(each.seconds for each in hits)
 
 
 # --- the commands -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import msgspec
 from samewise.ports import ControlEvent
 from tests.cases.conftest import MakeProxy
 from tests.support.mock_backend import MockBackend, Script
-from tests.support.proxy import B0, until
+from tests.support.proxy import B0, soon, until
 
 
 def asked(number: int) -> dict[str, object]:
@@ -47,7 +47,7 @@ async def test_every_proxy_on_the_store_hears_of_it_and_remembers(
             items = (await second.admin("GET", "/upstreams"))["items"]
             return {item["url"] for item in items} == {mb.url, other.url}
 
-        await until(heard, within=2)
+        await soon(heard)
         await second.restart()
         assert await heard()
 

@@ -13,7 +13,8 @@ import pytest
 
 from tests.cases.conftest import MakeProxy
 from tests.support.mock_backend import MockBackend, Script
-from tests.support.proxy import B0, Answered, Proxy, until
+from tests.support.patience import ENOUGH
+from tests.support.proxy import B0, Answered, Proxy, soon, until
 from tests.support.redis import RedisServer, redis_binary
 from tests.support.shim import Shim
 
@@ -30,7 +31,7 @@ def redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def on_redis(redis: RedisServer) -> dict[str, Any]:
     redis.command("FLUSHALL")
-    return {"store.url": redis.url, "store.timeout": "1s"}
+    return {"store.url": redis.url, "store.timeout": ENOUGH}
 
 
 async def invalidate(proxy: Proxy, scope: str, value: Any = "", **more: Any) -> Any:
@@ -175,7 +176,7 @@ async def test_a_purge_leaves_the_rest_of_redis_alone_and_looks_for_nothing_by_p
         async def reclaimed() -> bool:
             return any("reclaimed" in line and "entries=20" in line.replace("'", "") for line in map(flat, proxy.log))
 
-        await until(reclaimed, within=15)
+        await until(reclaimed)
         monitor.settimeout(0.2)
         seen = b""
         try:
@@ -213,7 +214,7 @@ async def test_an_invalidation_says_in_the_log_by_whom_when_why_and_how_many(pro
     async def told() -> bool:
         return any("reclaimed" in line for line in proxy.log)
 
-    await until(told, within=15)
+    await until(told)
     log = "".join(proxy.log)
     made = next(line for line in proxy.log if "wrong prices" in line)
     swept = next(line for line in proxy.log if "reclaimed" in line)
@@ -225,8 +226,9 @@ async def test_an_invalidation_says_in_the_log_by_whom_when_why_and_how_many(pro
 
 
 async def test_other_weights_under_the_same_name_are_another_key_and_going_back_is_a_hit(
-    proxy: Proxy, mb: MockBackend
+    make_proxy: MakeProxy, mb: MockBackend
 ) -> None:
+    proxy = await make_proxy(settings={"environments.poll": "1h"})  # so that answers alone tell of the swaps
     first = await proxy.post(B0)
     gate = asyncio.Event()
     mb.once(Script(gate=gate))
@@ -240,7 +242,7 @@ async def test_other_weights_under_the_same_name_are_another_key_and_going_back_
         listed = await proxy.admin("GET", "/environments")
         return [item["id"] for item in listed["items"] if item["active"]] == ["b" * 32]
 
-    await until(followed, within=1.0)
+    await soon(followed)
     gate.set()
     assert (await under_way).reason == "environment-changed"
     swapped = await proxy.post(B0)
@@ -253,25 +255,27 @@ async def test_other_weights_under_the_same_name_are_another_key_and_going_back_
     async def back() -> bool:
         return bool((await proxy.post(B0)).body == first.body)
 
-    await until(back, within=1.0)
+    await soon(back)
     again = await proxy.post(B0)
     assert (again.cache, again.body) == ("HIT", first.body)
 
 
 async def test_max_age_is_measured_from_when_the_answer_was_recorded(proxy: Proxy, mb: MockBackend) -> None:
+    asked = time.monotonic()
     await proxy.post(B0)
     recorded = time.monotonic()
 
     async def old_enough() -> bool:
         return time.monotonic() - recorded > 2.1
 
-    assert (await proxy.post(B0, headers={"cache-control": "max-age=10"})).cache == "HIT"
+    assert (await proxy.post(B0, headers={"cache-control": "max-age=600"})).cache == "HIT"
     await until(old_enough)
-    hit = await proxy.post(B0, headers={"cache-control": "max-age=10"})
-    assert (hit.cache, int(hit.headers["age"]) in {2, 3}) == ("HIT", True)
+    hit = await proxy.post(B0, headers={"cache-control": "max-age=600"})
+    assert (hit.cache, 2 <= int(hit.headers["age"]) <= time.monotonic() - asked) == ("HIT", True)
+    asked = time.monotonic()
     refreshed = await proxy.post(B0, headers={"cache-control": "max-age=1"})
     assert (refreshed.cache, mb.count) == ("MISS", 2)
-    assert int((await proxy.post(B0)).headers["age"]) <= 1
+    assert int((await proxy.post(B0)).headers["age"]) <= time.monotonic() - asked
     assert (await proxy.post(B0, headers={"cache-control": "max-age=0"})).cache == "MISS"
     for value in ("-1", "abc", "99999999999", "", "1.5"):
         answered = await proxy.post(B0, headers={"cache-control": f"max-age={value}"})
@@ -352,13 +356,11 @@ async def test_an_invalidation_reaches_a_second_proxy_within_a_second_and_fills_
     filling = [asyncio.create_task((one, other)[number % 2].post(ask(number))) for number in range(100)]
     await mb.arrived(count + 100)
     await invalidate(one, "all")
-    began = time.monotonic()
 
     async def reached() -> bool:
         return (await other.post(B0, headers={"cache-control": "only-if-cached"})).status == 504
 
-    await until(reached, within=1.0, every=0.01)
-    assert time.monotonic() - began < 1.0
+    await soon(reached)
     gate.set()
     answers = await asyncio.gather(*filling)
     assert [answer.status for answer in answers] == [200] * 100
@@ -374,7 +376,7 @@ async def test_an_invalidation_reaches_a_second_proxy_within_a_second_and_fills_
     async def swept() -> bool:
         return redis.command("EVAL", count_left, "0") == b":0\r\n"
 
-    await until(swept, within=15)
+    await until(swept)
 
 
 async def test_a_proxy_that_was_cut_off_catches_up_when_it_returns(
@@ -396,7 +398,7 @@ async def test_a_proxy_that_was_cut_off_catches_up_when_it_returns(
         async def caught_up() -> bool:
             return (await cut.post(B0, headers={"cache-control": "only-if-cached"})).status == 504
 
-        await until(caught_up, within=10)
+        await until(caught_up)
 
 
 async def test_invalidations_outlive_a_restart(make_proxy: MakeProxy, mb: MockBackend) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.cases.conftest import MakeProxy, Pair
 from tests.support.bodies import Body, fresh, new_text, without
 from tests.support.mock_backend import MockBackend, Script
+from tests.support.patience import ENOUGH
 from tests.support.proxy import CHAT, Answered
 from tests.support.wire import Wire, chunked, request
 
@@ -115,7 +116,7 @@ async def test_the_backends_own_defaults_are_part_of_the_key(make_proxy: MakePro
 
 
 async def _until_environment(proxy: Any, identity: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(ENOUGH):
         while (await proxy.post(fresh())).headers.get("x-samewise-environment") != identity:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         while (answer := await proxy.post(fresh())).reason is not None:

@@ -18,7 +18,8 @@ from tests.support.chunks import text_stream
 from tests.support.mock_backend import MockBackend, Script
 from tests.support.proxy import Proxy, until
 
-PATIENCE = 0.5
+PATIENCE = 2.0
+"""Seconds, so many that a busy machine is no stalled reader."""
 LARGE = 6 << 20
 
 
@@ -56,7 +57,7 @@ async def test_an_upstream_is_not_held_by_somebody_who_reads_nothing_of_its_stre
         async def over() -> bool:
             return mb.running == 0 and await proxy.metric("samewise_inflight") == 0
 
-        await until(over, within=30)
+        await until(over)
         assert any("took nothing of its answer" in line for line in proxy.log)
     assert (await proxy.post(fresh())).status == 200
 
@@ -83,8 +84,8 @@ async def test_a_large_hit_is_not_kept_for_somebody_who_does_not_read_it(
         return connections(proxy) <= before and await proxy.metric("samewise_inflight") == 0
 
     try:
-        await until(counted, within=30)
-        await until(gone, within=30)
+        await until(counted)
+        await until(gone)
     finally:
         for link in links:
             link.__exit__(None, None, None)

@@ -42,11 +42,11 @@ async def verdicts(proxy: Proxy) -> dict[str, int]:
     return {each: int(await proxy.metric("samewise_verifications_total", verdict=each)) for each in VERDICTS}
 
 
-async def verified(proxy: Proxy, count: int, within: float = 30.0) -> dict[str, int]:
+async def verified(proxy: Proxy, count: int) -> dict[str, int]:
     async def done() -> bool:
         return sum((await verdicts(proxy)).values()) >= count
 
-    await until(done, within)
+    await until(done)
     return await verdicts(proxy)
 
 
@@ -302,7 +302,7 @@ async def test_each_action_as_users_see_it(mb: MockBackend, make_proxy: MakeProx
             async def released() -> bool:
                 return (await proxy.post(body)).cache == "HIT"
 
-            await until(released, 15)
+            await until(released)
 
 
 async def test_the_wrong_one_of_three_is_named_within_200_and_drained(mb: MockBackend, make_proxy: MakeProxy) -> None:
@@ -322,7 +322,7 @@ async def test_the_wrong_one_of_three_is_named_within_200_and_drained(mb: MockBa
             rows = (await proxy.admin("GET", "/upstreams"))["items"]
             return [row["url"] for row in rows if row["draining"]] == [two.url]
 
-        await until(drained, 30)
+        await until(drained)
         assert sum((await verdicts(proxy)).values()) <= 200
         blamed = {row["instance"] for row in await listed(proxy) if row["verdict"] == "divergent"}
         assert blamed == {two.url}
@@ -342,7 +342,7 @@ async def test_the_wrong_one_of_three_is_named_within_200_and_drained(mb: MockBa
 async def test_an_upstream_that_fails_the_verifier_is_never_called_divergent(
     mb: MockBackend, make_proxy: MakeProxy, script: Script
 ) -> None:
-    proxy = await make_proxy(settings={**RATE, "timeouts.first_byte": "300ms"})
+    proxy = await make_proxy(settings={**RATE, "timeouts.first_byte": "3s"})
     mb.text = truth
     bodies = [ask(f"failing {number}") for number in range(30)]
     await warm(proxy, *bodies)
@@ -392,9 +392,13 @@ async def test_a_backend_that_ignores_seeds_loses_its_consistency_and_its_cache(
         async def paused() -> bool:
             return (await proxy.post(bodies[0])).reason == "quarantined"
 
-        await until(paused, 20)
+        await until(paused)
         assert await proxy.metric("samewise_consistency_ratio", environment="a" * 32) < 0.1
-        assert await proxy.metric("samewise_consistency_ratio", environment="b" * 32) == 1.0
+
+        async def good_is_known() -> bool:
+            return await proxy.metric("samewise_consistency_ratio", environment="b" * 32) == 1.0
+
+        await until(good_is_known)
         assert (await proxy.post(good[0])).cache == "HIT"
         new = ask("new while paused")
         assert [(await proxy.post(new)).cache for _ in range(2)] == ["MISS", "MISS"]
@@ -423,7 +427,7 @@ async def test_a_hook_may_be_a_command(mb: MockBackend, make_proxy: MakeProxy, t
     async def told() -> bool:
         return out.exists() and bool(out.read_bytes())
 
-    await until(told, 20)
+    await until(told)
     assert json.loads(out.read_bytes())["state"] == "degraded"
 
 
