@@ -82,10 +82,10 @@ async def test_callers_that_leave_never_shift_the_replies_of_others(
 ) -> None:
     async with Shim.before(redis_server.port, seed=connections) as shim:
         url = f"redis://127.0.0.1:{shim.port}/0?max_connections={connections}"
-        proxy = await make_proxy(settings=on_redis(url, **{"store.timeout": 5.0}))
-        bodies = [prompt(f"question {number}") for number in range(200)]
+        proxy = await make_proxy(settings=on_redis(url))
+        bodies = [prompt(f"question {number}") for number in range(100)]
         assert {answer.cache for answer in await answers(proxy, bodies)} == {"MISS"}
-        await wait_for_entries(redis_server, 200)
+        await wait_for_entries(redis_server, 100)
         shim.delay = (0.05, 0.2)
         chance = random.Random(connections)
         tasks = [asyncio.create_task(proxy.post(body)) for body in bodies]
@@ -249,20 +249,21 @@ async def test_caching_begins_when_redis_appears(make_proxy: MakeProxy, redis_se
 
 
 @pytest.mark.slow
-async def test_after_minutes_away_redis_is_used_within_ten_seconds(
-    make_proxy: MakeProxy, redis_server: RedisServer
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_however_long_redis_was_away_it_is_tried_now_and_then_and_used_again(
+    make_proxy: MakeProxy, redis_server: RedisServer, how: str
 ) -> None:
+    """So long that the pause between two tries is the longest that there is (4 s), several times."""
     async with Shim.before(redis_server.port) as shim:
-        proxy = await make_proxy(settings=on_redis(f"redis://127.0.0.1:{shim.port}"))
+        proxy = await make_proxy(settings=impatient(f"redis://127.0.0.1:{shim.port}"))
         await proxy.post(B0)
-        for away in (redis_server.kill, shim.freeze):
-            away()
-            began, before = time.monotonic(), shim.accepted
-            while (passed := time.monotonic() - began) < 60:
-                assert (await proxy.post(B0)).status == 200
-                await asyncio.sleep(0.1)
-            assert shim.accepted - before <= passed + 16, "one connection a second, and those that were open"
-        redis_server.start()
+        redis_server.kill() if how == "killed" else shim.freeze()
+        began, before = time.monotonic(), shim.accepted
+        while (passed := time.monotonic() - began) < 20:
+            assert (await proxy.post(B0)).status == 200
+            await asyncio.sleep(0.1)
+        assert shim.accepted - before <= passed + 16, "one connection a second, and those that were open"
+        redis_server.restart()
         shim.thaw()
         shim.drop()
         await hits_again(proxy, B0)
@@ -375,17 +376,17 @@ async def test_under_every_eviction_policy_what_is_served_is_right(
 ) -> None:
     redis_server.command("CONFIG", "SET", "maxmemory-policy", policy)
     used = int(re.search(r"used_memory:(\d+)", redis_server.command("INFO", "memory").decode())[1])  # type: ignore[index]
-    redis_server.command("CONFIG", "SET", "maxmemory", str(used + (4 << 20)))
-    proxy = await make_proxy(settings=on_redis(redis_server.url, **{"store.timeout": 1.0}))
+    redis_server.command("CONFIG", "SET", "maxmemory", str(used + (2 << 20)))
+    proxy = await make_proxy(settings=on_redis(redis_server.url))
     chance = random.Random(policy)
-    bodies = [prompt(f"{number} {chance.randbytes(10_000).hex()}") for number in range(400)]
+    bodies = [prompt(f"{number} {chance.randbytes(10_000).hex()}") for number in range(200)]
     for _ in range(2):
-        for start in range(0, 400, 50):
+        for start in range(0, 200, 50):
             part = bodies[start : start + 50]
             got = await answers(proxy, part)
             assert {answer.status for answer in got} == {200}
             assert all(echoed(body, answer) for body, answer in zip(part, got, strict=True))
-    assert len(entries(redis_server)) < 400
+    assert len(entries(redis_server)) < 200
 
 
 # --- what reads and writes cost -----------------------------------------------------------------------
@@ -483,7 +484,11 @@ async def test_connections_never_pile_up(make_proxy: MakeProxy, redis_server: Re
             for answer in await asyncio.gather(*tasks, return_exceptions=True):
                 assert isinstance(answer, asyncio.CancelledError) or cast("Answered", answer).status == 200
         await hits_again(proxy, B0)
-        assert redis_server.command("CLIENT", "LIST").count(b"addr=") <= 8 + 2
+
+        async def few() -> bool:
+            return redis_server.command("CLIENT", "LIST").count(b" addr=") <= 8 + 1
+
+        await until(few)
         await proxy.session.close()
 
         async def settled() -> bool:
@@ -497,7 +502,7 @@ async def test_connections_never_pile_up(make_proxy: MakeProxy, redis_server: Re
 async def test_every_miss_becomes_an_entry_and_a_stop_leaves_none_half(
     make_proxy: MakeProxy, redis_server: RedisServer
 ) -> None:
-    proxy = await make_proxy(settings=on_redis(redis_server.url, **{"store.timeout": 2.0}))
+    proxy = await make_proxy(settings=on_redis(redis_server.url))
     for start in range(0, 1000, 100):
         await answers(proxy, [prompt(f"p{number}") for number in range(start, start + 100)])
     await wait_for_entries(redis_server, 1000)
@@ -506,7 +511,7 @@ async def test_every_miss_becomes_an_entry_and_a_stop_leaves_none_half(
     proxy.signal(signal.SIGTERM)
     assert await proxy.ended() == 0
     assert not [line for line in proxy.log if "Task was destroyed" in line or "Traceback" in line]
-    again = await make_proxy(settings=on_redis(redis_server.url, **{"store.timeout": 2.0}))
+    again = await make_proxy(settings=on_redis(redis_server.url))
     read = await answers(again, last)
     assert all(echoed(body, answer) for body, answer in zip(last, read, strict=True))
     assert [answer.cache for answer in read].count("HIT") == 200
@@ -577,15 +582,17 @@ async def test_probes_tell_what_is_down_and_answer_whatever_is_down(
 
 
 @pytest.mark.slow
-async def test_sqlite_survives_fifty_power_cuts_under_load(tmp_path: Path, mb: MockBackend) -> None:
+async def test_sqlite_survives_power_cuts_under_load(tmp_path: Path, mb: MockBackend) -> None:
+    """Each when so many of its questions are answered; the first load, which is known to be kept, ends in order."""
     mb.text = echo
+    cuts = 12
     url = f"sqlite:///{tmp_path / 'entries.db'}"
     chance = random.Random(50)
-    settings = {"store.url": url, "store.memory": 0, "store.timeout": 5.0}
+    settings = {"store.url": url, "store.memory": 0}
     known: dict[str, bytes] = {}
-    bodies = {f"{cut} {number}": prompt(f"{cut} {number}") for cut in range(50) for number in range(60)}
+    bodies = {f"{cut} {number}": prompt(f"{cut} {number}") for cut in range(cuts) for number in range(60)}
     hits = 0
-    for cut in range(50):
+    for cut in range(cuts):
         proxy = Proxy(tmp_path / "proxy", mb.url, settings=settings)
         await proxy.start()
         for name in chance.sample(sorted(known), min(20, len(known))):
@@ -597,13 +604,15 @@ async def test_sqlite_survives_fifty_power_cuts_under_load(tmp_path: Path, mb: M
             known[name] = answer.body
         names = [f"{cut} {number}" for number in range(60)]
         tasks = {name: asyncio.create_task(proxy.post(bodies[name])) for name in names}
-        await asyncio.sleep(chance.uniform(0.005, 0.12))
-        await proxy.kill()
+        waiting = asyncio.as_completed(tasks.values())
+        for _ in range(chance.randrange(60) if cut else 60):
+            await next(waiting)
+        await (proxy.kill() if cut else proxy.stop())
         for name, task in tasks.items():
             with contextlib.suppress(aiohttp.ClientError, OSError):
                 known[name] = (await task).body
         assert not [line for line in proxy.log if "set aside" in line or "corrupt" in line]
-    assert hits > 100
+    assert hits > cuts
 
 
 async def test_a_corrupt_file_is_set_aside_by_name_and_a_new_one_begun(tmp_path: Path, make_proxy: MakeProxy) -> None:
