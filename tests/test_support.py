@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.bodies import Body, fresh, without
 from tests.support.mock_backend import GENERATES, MockBackend, Script
+from tests.support.patience import ENOUGH
 from tests.support.proxy import Answered
 from tests.support.wire import Wire, chunked, request
 
@@ -93,7 +94,7 @@ async def test_a_stream_ends_as_it_is_told(mb: MockBackend, end: str) -> None:
     async with aiohttp.ClientSession() as session, session.post(mb.url + "/chat/completions", json=fresh()) as response:
         assert await response.content.readany() == b"data: 1\n\n"
         with pytest.raises(TimeoutError if end == "stall" else aiohttp.ClientError):
-            async with asyncio.timeout(0.1):
+            async with asyncio.timeout(0.1 if end == "stall" else ENOUGH):
                 await response.read()
 
 
@@ -131,7 +132,7 @@ async def test_callers_that_leave_are_counted(mb: MockBackend) -> None:
     await mb.arrived(1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(ENOUGH):
         while mb.gone == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert mb.running == 0

@@ -11,6 +11,7 @@ import pytest
 from samewise_backend import manifest, model_files
 from samewise_backend.digests import Digests, Snapshot
 from samewise_backend.manifest import Live, Loaded, confirm, decode_loaded, encode_loaded, read
+from tests.support.patience import ENOUGH
 
 
 class Watched:
@@ -28,7 +29,7 @@ class Watched:
 
     def until(self, holds: Callable[[dict[str, object]], bool]) -> dict[str, object]:
         """The manifest once it holds; hashing happens in a thread of its own."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + ENOUGH
         while time.monotonic() < deadline:
             found = self.now()
             if holds(found):
@@ -217,6 +218,6 @@ def test_ten_gigabytes_take_no_time_once_they_are_known(tmp_path: Path) -> None:
             file.truncate(1 << 30)
     for state in listers["weights"]():
         (cache / state.key()).write_text("1" * 64)
-    begun = time.perf_counter()
-    manifest.read(listers, Digests(cache))
-    assert time.perf_counter() - begun < 2.0
+    digests = Digests(cache)
+    assert digests.contents(listers["weights"]()) == ["1" * 64] * 10
+    manifest.read(listers, digests)

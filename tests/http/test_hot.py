@@ -22,6 +22,7 @@ from samewise.http.hot import Hot, HotAnswers
 from samewise.settings import load
 from samewise.store.memory import MemoryStore
 from tests.support.mock_backend import MockBackend
+from tests.support.patience import ENOUGH
 from tests.support.proxy import B0, CHAT, until
 
 OF_THE_MOMENT = {"x-request-id", "age", "date", "cache-status"}
@@ -43,7 +44,7 @@ class Wire:
 
     async def receive(self) -> tuple[int, dict[str, str], bytes]:
         """Status, fields by lower-case name, and the body as it is framed, or without its chunks."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(ENOUGH):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             fields = dict(line.split(": ", 1) for line in head[1:] if line)
             headers = {name.lower(): value for name, value in fields.items()}
@@ -64,7 +65,7 @@ class Wire:
         return body
 
     async def closed(self) -> bool:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(ENOUGH):
             return await self._reader.read(1) == b""
 
     async def ask(self, *pieces: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -526,13 +527,20 @@ async def test_what_comes_at_once_is_relayed_as_one_and_what_comes_alone_at_once
         return sse({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]})
 
     pieces = [chunk("a"), b"".join(chunk(str(at)) for at in range(50)), chunk("", "stop") + b"data: [DONE]\n\n"]
-    house.mb.always(Script(sse=pieces, gap=0.15))
-    async with house.wire() as wire:
+    sizes: list[int] = []
+    heard = asyncio.Condition()
+
+    async def one_by_one(at: int) -> None:
+        """What comes next is said only once this was heard."""
+        async with heard:
+            await heard.wait_for(lambda: at == len(pieces) - 1 or len(sizes) > at)
+
+    house.mb.always(Script(sse=pieces, sent=one_by_one))
+    async with house.wire() as wire, asyncio.timeout(ENOUGH):
         wire.send(http({**B0, "stream": True}))
         await wire._reader.readuntil(b"\r\n\r\n")
-        sizes, times = [], []
         while size := int(await wire._reader.readline(), 16):
             sizes.append(len((await wire._reader.readexactly(size + 2)).split(b"\n\n")) - 1)
-            times.append(asyncio.get_running_loop().time())
+            async with heard:
+                heard.notify_all()
     assert sizes[:2] == [1, 50] and sum(sizes) == 53
-    assert times[1] - times[0] > 0.1 and times[2] - times[1] > 0.1

@@ -16,6 +16,7 @@ from samewise.ports import ControlEvent, Notice, Observer, Store, StoreUnavailab
 from samewise.store.memory import MemoryStore
 from tests.support.clock import ManualClock
 from tests.support.entries import make_entry
+from tests.support.patience import ENOUGH
 
 
 class Listener:
@@ -88,7 +89,7 @@ async def test_a_sweep_tells_by_whom_why_and_how_many_for_each_invalidation() ->
     for made in (invalidated(1, "model", "m-1"), invalidated(2, "model", "nobody")):
         invalidations.apply(made)
         sweeping.due(made)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(ENOUGH):
         while len(listener.notices) < 2:
             listener.told.clear()
             await listener.told.wait()
@@ -118,7 +119,7 @@ async def test_a_sweep_that_the_store_cuts_short_is_repeated(monkeypatch: Any) -
     sweeping, listener = reclaimer(store, invalidations, clock, rate=1e9)
     sweeping.start()
     sweeping.due(invalidated(1, "all", ""))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(ENOUGH):
         await listener.told.wait()
     await sweeping.close()
     assert [each async for each in store.scan()] == []
