@@ -108,12 +108,11 @@ def test_a_collector_that_never_answers_costs_a_request_nothing_and_the_exit_no_
         text=True,
         check=True,
         timeout=ENOUGH,
-        env={"OTEL_EXPORTER_OTLP_PROTOCOL": protocol},
+        env={"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_TIMEOUT": "3600"},
     )
     median, whole, closing, requests = (float(figure) for figure in done.stdout.split())
     assert median < 0.001
-    assert whole < 10, "2,000 requests wait for nothing"
-    assert closing < 5, "half of what an exporter waits for an answer"
+    assert max(whole, closing) < ENOUGH / 2, "an exporter waits an hour for an answer"
     assert requests == 2000
 
 

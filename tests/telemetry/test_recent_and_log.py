@@ -16,6 +16,7 @@ import pytest
 from samewise.ports import Notice, Record
 from samewise.telemetry import Log, Recent, Repeats, Telemetry, start_logging
 from tests.support.clock import ManualClock
+from tests.support.patience import ENOUGH
 
 Make = Callable[..., Record]
 
@@ -139,7 +140,7 @@ def test_a_stuck_pipe_holds_up_nobody() -> None:
     talking = threading.Thread(target=talk, daemon=True)
     talking.start()
     try:
-        assert done.wait(30)
+        assert done.wait(ENOUGH)
     finally:
         os.close(read)
         stop()
