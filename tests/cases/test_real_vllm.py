@@ -75,7 +75,7 @@ async def two(
     make_proxy: MakeProxy, vllm_server: VllmServer, redis_server: RedisServer
 ) -> AsyncIterator[tuple[Proxy, Proxy]]:
     """Two proxies on one Redis before the real vLLM."""
-    settings = {"store.url": redis_server.url, "store.memory": 0, "store.timeout": 0.5}
+    settings = {"store.url": redis_server.url, "store.memory": 0}
     yield (
         await make_proxy(vllm_server.base_url, settings=settings),
         await make_proxy(vllm_server.base_url, settings=settings),
@@ -133,7 +133,7 @@ async def test_with_redis_killed_both_answer_and_caching_returns_with_it(
     async def both_hit() -> bool:
         return [(await say(proxy, "chat", fresh, stream=False)).cache for proxy in two] == ["HIT", "HIT"]
 
-    await until(both_hit, 20, 0.2)
+    await until(both_hit, every=0.2)
 
 
 async def test_a_model_that_vllm_does_not_serve_is_its_own_error(durable: Proxy) -> None:
