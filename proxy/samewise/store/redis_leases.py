@@ -22,6 +22,8 @@ BEAT = 0.2
 """Seconds between two signs of life of a process that holds leases."""
 SILENCE = 0.8
 """Seconds without one after which it is dead."""
+DEAF = 3
+"""Times that a process which was itself too busy to listen gives others another while before it calls them dead."""
 LONGEST = 3_600_000
 """Milliseconds after which a lease ends by itself."""
 
@@ -114,17 +116,24 @@ class RedisLeases:
 
     async def _follow(self, lease: str, entry: str, token: str, holder: bytes, end: asyncio.Future[bool]) -> Turn:
         """What the holder said when it was done; where it fell silent, its entry or its lease."""
+        deaf = DEAF
         while True:
             process = holder.decode().partition(":")[0]
             heard = self._heard.setdefault(process, time.monotonic())
             left = heard + SILENCE - time.monotonic()
-            if left > 0 and self._channel.hears:
+            listened = left > 0 and self._channel.hears
+            if listened:
                 await asyncio.wait((end,), timeout=left)
             if end.done():
                 return "landed" if end.result() else "free"
             if not self._channel.hears:
                 raise StoreUnavailable("refused")
-            if self._heard.get(process, 0) + SILENCE > time.monotonic():
+            silence = time.monotonic() - self._heard.get(process, 0)
+            if listened and silence > SILENCE + BEAT and deaf:
+                deaf -= 1
+                self._heard[process] = time.monotonic()
+                continue
+            if silence < SILENCE:
                 continue
             words = (token, LONGEST, holder)
             turn = _TURNS.get(await _TAKE_OVER.run(self._link, (lease, entry), words, operation="lease"))
