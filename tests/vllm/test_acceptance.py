@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from samewise_backend import tiny_model as tiny
-from tests.support.vllm import VllmServer, require_vllm
+from tests.support.vllm import FEWER_PROCESSES, VllmServer, require_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -21,7 +21,7 @@ WIDE = tiny.Shape(sharpness=2.5).wider(512)
 CROWD = 32
 TEXTS = ("The old clock", "My sister repairs", "Every student counts", "In the morning", "A small bird", "Two numbers")
 SEEDED: list[dict[str, Any]] = [
-    {"prompt": text, "temperature": 0.7, "seed": seed, "max_tokens": 32, "ignore_eos": True}
+    {"prompt": text, "temperature": 0.7, "seed": seed, "max_tokens": 24, "ignore_eos": True}
     for text in TEXTS
     for seed in (1, 2, 3)
 ]
@@ -62,15 +62,15 @@ async def test_what_a_batch_moves_is_found_with_its_gaps_and_where_it_moves_noth
     model = tiny.write(tmp_path / "wide", WIDE)
     file = tmp_path / "prompts.json"
     file.write_text(json.dumps(SEEDED))
-    words = ("--prompts", str(file), "--repeat", "4", "--concurrency", f"1,{CROWD}")
-    server = await asyncio.to_thread(VllmServer, model, options=("--dtype", dtype))
+    words = ("--prompts", str(file), "--repeat", "2", "--concurrency", f"1,{CROWD}")
+    server = await asyncio.to_thread(VllmServer, model, options=("--dtype", dtype), environment=FEWER_PROCESSES)
     try:
         expected = await asyncio.to_thread(moved, server)
         code, report = await verify(server.base_url, tmp_path, *words)
         identity = server.manifest()["id"]
     finally:
         server.close()
-    assert (report["answers"], report["failures"], report["notes"]) == (8 * len(SEEDED), 0, [])
+    assert (report["answers"], report["failures"], report["notes"]) == (4 * len(SEEDED), 0, [])
     assert {row["environment"] for row in report["rows"]} == {identity}
     assert all(row["closest"] is not None for row in report["rows"])
     if dtype == "float32":
