@@ -62,9 +62,9 @@ async def test_the_last_put_wins(stores: Stores) -> None:
 
 
 async def test_an_entry_ends_with_its_time_to_live(stores: Stores, clock: ManualClock) -> None:
-    await stores.store.put(make_entry("a", ttl=10.0))
+    await stores.store.put(make_entry("a", ttl=1000.0))
     await stores.store.flush()
-    clock.advance(9.5)
+    clock.advance(999.5)
     assert await stores.store.get(key_of("a")) is not None
     clock.advance(0.6)
     assert await stores.store.get(key_of("a")) is None
@@ -78,9 +78,10 @@ async def test_an_entry_without_time_to_live_is_not_kept(stores: Stores, ttl: fl
 
 @pytest.mark.parametrize("ttl", [0.4, 1.5, 1e12, 2.0**63, float("inf")])
 async def test_any_other_time_to_live_is_fine(stores: Stores, notices: Notices, ttl: float) -> None:
-    assert await stores.store.put(make_entry("a", ttl=ttl))
-    await stores.store.flush()
-    assert await stores.store.get(key_of("a")) is not None
+    async with asyncio.timeout(ENOUGH):
+        while await stores.store.get(key_of("a")) is None:  # a Redis counts the time that a busy machine takes
+            assert await stores.store.put(make_entry("a", ttl=ttl))
+            await stores.store.flush()
     assert notices.errors() == []
 
 

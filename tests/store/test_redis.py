@@ -158,6 +158,27 @@ async def test_a_command_that_timed_out_leaves_no_reply_behind(shared_redis: Red
         assert await there(stores, "a")
 
 
+async def test_what_is_discarded_while_it_is_on_its_way_does_not_come_back(
+    shared_redis: RedisServer, opening: Opening
+) -> None:
+    async with Shim.before(shared_redis.port) as shim:
+        stores = await opening(f"redis://127.0.0.1:{shim.port}", namespace="way", segment=1000)
+
+        async def sent() -> bool:
+            return any("SET" in redis_commands(chunk) for chunk in shim.requests)
+
+        shim.hold()
+        await stores.store.put(make_entry("a", created=time.time(), began=3, body=random.Random(1).randbytes(5000)))
+        await until(sent)
+        discarding = asyncio.create_task(stores.store.discard(key_of("a"), 2))
+        for _ in range(1000):  # enough for a command that would overtake it
+            await asyncio.sleep(0)
+        shim.release()
+        assert await discarding
+        await stores.store.flush()
+        assert not await echoes(stores, "a")
+
+
 async def test_a_value_moved_to_another_key_is_a_miss_and_is_counted(
     redis_server: RedisServer, opening: Opening, notices: Notices
 ) -> None:

@@ -18,6 +18,7 @@ from samewise.core.entry import Entry
 from samewise.store.factory import Stores, open_store
 from tests.support.clock import ManualClock
 from tests.support.entries import key_of, make_entry
+from tests.support.patience import ENOUGH
 from tests.support.redis import RedisServer
 
 SEGMENT = 500
@@ -52,14 +53,14 @@ class StoreMachine(RuleBasedStateMachine):
                 self.url.format(folder=self.folder.name),
                 clock=self.clock,
                 memory_bytes=self.memory_bytes,
-                timeout=5.0,
+                timeout=ENOUGH,
                 segment=self.segment,
                 namespace=self.namespace,
             )
         )
         return stores
 
-    @rule(name=names, began=st.integers(0, 4), ttl=st.sampled_from([5.0, 50.0]))
+    @rule(name=names, began=st.integers(0, 4), ttl=st.sampled_from([500.0, 5000.0]))
     def put(self, name: str, began: int, ttl: float) -> None:
         self.count += 1
         entry = make_entry(name, began=began, ttl=ttl, created=self.clock.now(), body=_said(self.count))
@@ -76,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert gone
         self.fences[name] = max(fence, self.fences.get(name, 0))
 
-    @rule(seconds=st.sampled_from([1.0, 4.0, 20.0]))
+    @rule(seconds=st.sampled_from([100.0, 400.0, 2000.0]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 

@@ -157,10 +157,13 @@ class RedisStore:
 
     async def discard(self, key: str, fence: int) -> bool:
         self._admission.fences.raise_to(key, fence)
-        self._reading.pop(key, None)
         waited = self._behind.withdraw(key)
+        await self._behind.written(key)  # what is on its way is there before it is taken away
         names = (self._name("e", key), self._name("f", key), self._name("s", key))
-        gone = await _DISCARD.run(self._link, names, (fence, FENCE_TTL * 1000), operation="discard", insist=True)
+        try:
+            gone = await _DISCARD.run(self._link, names, (fence, FENCE_TTL * 1000), operation="discard", insist=True)
+        finally:
+            self._reading.pop(key, None)
         return bool(gone) or waited
 
     async def reclaim(self, entries: Sequence[Entry]) -> int:
