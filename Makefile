@@ -5,7 +5,7 @@
 #   make check                what CI asks: format, lint, types, floors, duplicates, every test
 #   make bench [ARGS=NAME]    load tests
 #   make mutants|audit|sbom   break the key and see it caught; known vulnerabilities of the pins; a CycloneDX bill of materials
-# PYTHON chooses the interpreter, PIP_ARGS goes to pip, TEST_JOBS is how many tests run at once.
+# PYTHON chooses the interpreter, PIP_ARGS goes to pip, TEST_JOBS is how many tests run at once (QUICK_JOBS of the quick ones).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,6 +18,7 @@ PIP_ARGS ?=
 # A dash lets the slow tests report without failing the run.
 SLOW ?=
 TEST_JOBS ?= 2
+QUICK_JOBS ?= 3
 ARGS ?=
 
 VENV := .venv
@@ -75,7 +76,7 @@ bench: $(VENV)/.dev
 # --- checks ---
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not slow and not vllm and not process' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow and not vllm and not process' --numprocesses $(QUICK_JOBS) --dist loadfile $(ARGS)
 
 test: quick vllm-venv
 	$(BIN)/python -m pytest -m 'process and not slow and not vllm' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)

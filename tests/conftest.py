@@ -20,13 +20,9 @@ PROCESSES = tuple(
         "workers",
         "dashboard",
         "observability",
+        "backend",
         "cli/test_progress.py",
         "cli/test_verify_and_doctor.py",
-        "backend/test_engine.py",
-        "backend/test_kv_blocks.py",
-        "backend/test_sampler.py",
-        "backend/test_server.py",
-        "backend/test_tiny_model.py",
         "loadtest/test_drift.py",
     )
 )
