@@ -103,4 +103,5 @@ async def test_a_client_that_may_not_send_its_body_is_told_without_it(pair: Pair
         await wire.send(sent)
         heard = await wire.answer()
     assert heard.status == 413
+    assert heard.header("connection") == "close"
     assert pair.mb.count == 0

@@ -47,6 +47,8 @@ def test_cache_is_heard_and_never_forwarded() -> None:
         {**B0, "model": 1},
         {**B0, "stream": "yes"},
         {**B0, "stream": 1},
+        {**B0, "stream": True, "stream_options": []},
+        {**B0, "stream": True, "stream_options": {"include_usage": 1}},
         {"remote": 1},
     ],
 )
@@ -56,6 +58,12 @@ def test_what_cant_be_understood_is_the_upstreams_to_judge(body: dict[str, Any],
     assert found.units[0].reason is Reason.MALFORMED
     assert found.units[0].key is None
     assert upstream_body(found, CHAT, found.units, stream=stream) == raw(body)
+
+
+def test_a_family_without_streams_never_streams_whatever_is_asked() -> None:
+    found = planned({"model": "m", "input": "a", "stream": True}, of=BY_NAME["embeddings"], environment=VLLM)
+    assert not found.stream
+    assert found.units[0].key is not None
 
 
 def test_delivery_is_no_part_of_the_key_but_travels() -> None:
@@ -106,7 +114,9 @@ def test_stream_options_that_change_the_content_have_an_entry_of_their_own() -> 
     assert other.units[0].key != key_of(B0)
     assert json.loads(upstream_body(other, CHAT, other.units, stream=True))["stream_options"] == told
     counted = {"include_usage": True, "continuous_usage_stats": True}
-    assert key_of({**B0, "stream": True, "stream_options": counted}) == key_of(B0)
+    running = planned({**B0, "stream": True, "stream_options": counted})
+    assert running.units[0].key not in {key_of(B0), other.units[0].key}
+    assert json.loads(upstream_body(running, CHAT, running.units, stream=True))["stream_options"] == counted
     assert key_of({**B0, "stream": False, "stream_options": told}) == key_of(B0)
 
 

@@ -39,3 +39,4 @@ class Reason(StrEnum):
     BAD_REQUEST = "bad-request"
     TOO_BUSY = "too-busy"
     RATE_LIMITED = "rate-limited"
+    INTERNAL = "internal"

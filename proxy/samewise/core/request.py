@@ -20,7 +20,7 @@ from samewise.core.sampling import PIN, REQUEST, Effective, resolve, with_profil
 __all__ = ["parse", "plan", "upstream_body"]
 
 _CACHE, _SEED, _STREAM, _STREAM_OPTIONS = "cache", "seed", "stream", "stream_options"
-_COUNTS = frozenset({"include_usage", "continuous_usage_stats"})
+_INCLUDE_USAGE = "include_usage"
 
 
 def plan(
@@ -31,14 +31,14 @@ def plan(
     Raises ProxyError 400 where the body can't be read, or its `cache` member.
 
     The member `cache` is taken out and joined with `controls`; it is never forwarded, nor are `stream_options`
-    of a request that is no stream. A body without a usable `model`, or with a `stream` that is no boolean, is the
-    upstream's to judge: one unit, MALFORMED, sent on as it came, and answered as the upstream answers. What can't
-    be cached is never split.
+    of a request that is no stream. A body without a usable `model`, or with a `stream` or `stream_options` that are
+    none, is the upstream's to judge: one unit, MALFORMED, sent on as it came, and answered as the upstream answers.
+    What can't be cached is never split.
 
     A request that can be cached is sent as its key describes it (`sampling.resolve`); one that can't gets the
-    profile's values and nothing else. A recorded stream tells its usage once, at its end, so `include_usage` and
-    `continuous_usage_stats` are no part of the key; other members of `stream_options` (`include_obfuscation`)
-    change what a stream contains, and give it an entry of its own.
+    profile's values and nothing else. A recorded stream tells its usage, whoever asked for it, so `include_usage` is
+    no part of the key; other members of `stream_options` (`include_obfuscation`, `continuous_usage_stats`) change
+    what a stream contains, and give it an entry of its own.
 
     A seed of the client's and a sample number go together: the answer is the same, the entries are several.
     """
@@ -49,8 +49,8 @@ def plan(
         controls = merge_body(controls, body.pop(_CACHE))
         whole = False
     model = body.get("model")
-    stream = body.get(_STREAM)
-    if not isinstance(model, str) or not model or not (stream is None or isinstance(stream, bool)):
+    stream = body.get(_STREAM) if _STREAM in family.delivery else None
+    if not isinstance(model, str) or not model or not _readable(stream, body.get(_STREAM_OPTIONS)):
         return Plan(
             family=family.name,
             path=family.path,
@@ -71,7 +71,7 @@ def plan(
     if not streaming and _STREAM_OPTIONS in delivery:
         del delivery[_STREAM_OPTIONS]
         whole = False
-    include_usage = streaming and isinstance(options, dict) and options.get("include_usage") is True
+    include_usage = streaming and isinstance(options, dict) and options.get(_INCLUDE_USAGE) is True
     if reason is not None or context.environment is None:
         units, unchanged = _bypass(family, body, context, reason or Reason.UNKNOWN_ENVIRONMENT)
     else:
@@ -139,7 +139,14 @@ def _joined(plan: Plan, request: Mapping[str, Any]) -> dict[str, Any]:
 def _content_options(streaming: bool, options: object) -> dict[str, Any]:
     if not streaming or not isinstance(options, dict):
         return {}
-    return {name: value for name, value in options.items() if name not in _COUNTS and value is not None}
+    return {name: value for name, value in options.items() if name != _INCLUDE_USAGE and value is not None}
+
+
+def _readable(stream: object, options: object) -> bool:
+    """True where it is plain whether a stream is wanted, and whether with its usage."""
+    if stream is not True:
+        return stream is None or stream is False
+    return options is None or (isinstance(options, dict) and isinstance(options.get(_INCLUDE_USAGE), bool | type(None)))
 
 
 @dataclass(frozen=True, slots=True)

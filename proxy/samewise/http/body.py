@@ -95,6 +95,11 @@ def coding(request: web.BaseRequest) -> str | None:
     return None if value in CODINGS or value in {"", "identity"} else value
 
 
+def unasked(request: web.BaseRequest) -> bool:
+    """True where the client waited to be asked for a body that is not all here: it may send it now or never."""
+    return "Expect" in request.headers and not request.content.at_eof()
+
+
 def framed(request: web.BaseRequest) -> None:
     """Raises ProxyError 501 for a transfer coding other than chunked (RFC 9112 section 6.1)."""
     if not _plainly_framed(request):

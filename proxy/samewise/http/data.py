@@ -138,7 +138,10 @@ class DataPort:
             self._gate.check_model(caller.key, model if isinstance(model, str) else "")
             reply = await self._answerer.answer(ask, account.marks)
         except ProxyError as error:
-            return render.refusal(error, account)
+            refusal = render.refusal(error, account)
+            if body.unasked(incoming):
+                refusal.force_close()
+            return refusal
         if self._content:
             account.content = content_of(ask, reply.sources)
         try:

@@ -11,7 +11,7 @@ LIMIT = 64 * 1024
 
 
 class Gathering:
-    """Writes the chunks of a response that is prepared and chunked. The first goes out at once, with the head.
+    """Writes the pieces of a response that is prepared, in chunks where it is chunked. The first goes out at once.
 
     Nothing waits longer than until the loop turns. `flush` before the response's own `write` or `write_eof`.
     """
@@ -42,7 +42,7 @@ class Gathering:
             await self._request.protocol._drain_helper()
 
     def flush(self) -> None:
-        """Write what waits now, as one chunk (RFC 9112 section 7.1)."""
+        """Write what waits now, as one chunk (RFC 9112 section 7.1) where there are chunks."""
         if not self._waiting:
             return
         data = b"".join(self._waiting)
@@ -50,4 +50,4 @@ class Gathering:
         self._size = 0
         transport = self._request.transport
         if transport is not None and not transport.is_closing():
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._response.chunked else data)

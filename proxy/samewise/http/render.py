@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from aiohttp import web
-from aiohttp.http import SERVER_SOFTWARE
+from aiohttp.http import SERVER_SOFTWARE, HttpVersion11
 from multidict import CIMultiDict
 
 from samewise.core import cache_status
@@ -99,6 +98,8 @@ class Written:
 async def send(request: web.BaseRequest, reply: Reply, account: Account, *, ping: float = 0.0) -> web.StreamResponse:
     """Write the reply. A stream that is cut ends with an error event and without its end.
 
+    To a client of HTTP/1.0, which knows no chunks, a stream ends with its connection.
+
     `ping`: seconds of silence after which a stream that is under way shows a sign of life; 0 for never.
     """
     headers = _headers(reply.headers, marks(account, reply.status))
@@ -106,10 +107,11 @@ async def send(request: web.BaseRequest, reply: Reply, account: Account, *, ping
         account.first_byte()
         return web.Response(status=reply.status, headers=headers, body=reply.body)
     response = web.StreamResponse(status=reply.status, headers=headers)
-    response.enable_chunked_encoding()
+    if request.version >= HttpVersion11:
+        response.enable_chunked_encoding()
     await response.prepare(request)
     if reply.bursts is not None:
-        await _send_events(request, response, reply.bursts, account, Pings(ping))
+        await _send_events(request, response, reply, account, Pings(ping))
         return response
     account.first_byte()
     for piece in _pieces(reply.recorded or ()):
@@ -156,14 +158,15 @@ def _pieces(events: Iterable[Event]) -> Iterator[bytes]:
 async def _send_events(
     request: web.BaseRequest,
     response: web.StreamResponse,
-    bursts: AsyncIterator[Sequence[Event]],
+    reply: Reply,
     account: Account,
     pings: Pings,
 ) -> None:
+    assert reply.bursts is not None and reply.cut is not None
     gathering = Gathering(request, response)
     try:
         async with pings.on(request, response):
-            async for burst in bursts:
+            async for burst in reply.bursts:
                 account.first_byte()
                 pings.spoke()
                 await gathering.write(b"".join([wire(event) for event in burst]))
@@ -173,9 +176,7 @@ async def _send_events(
     except Exception as failure:
         gathering.flush()
         account.marks.reason = Reason.TRUNCATED
-        error = {"message": f"the answer was cut short: {failure}", "type": "server_error"}
-        body = {"error": {**error, "param": None, "code": "upstream_truncated"}}
-        await response.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+        await response.write(wire(reply.cut(f"the answer was cut short: {failure}")))
         _hang_up(request)
         return
     await response.write_eof()

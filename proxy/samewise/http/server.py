@@ -16,6 +16,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from samewise.core.errors import ProxyError
+from samewise.core.reason import Reason
 from samewise.http.body import too_slow
 from samewise.http.framing import Framing
 from samewise.http.hot import Hot, HotAnswers
@@ -102,7 +103,12 @@ class Speaking(RequestHandler):
             _log.info("refused a request: %s (%s)", error.message, type(exc).__name__)
         else:
             super().handle_error(request, status, exc, message)
-            error = ProxyError(status, "the proxy failed to handle this request; its log says why", code="internal")
+            error = ProxyError(
+                status,
+                "the proxy failed to handle this request; its log says why",
+                code="internal",
+                reason=Reason.INTERNAL,
+            )
         response = web.Response(
             status=error.status,
             body=error.body(),

@@ -39,11 +39,12 @@ async def _coming(family: Family, plan: Plan, source: Coming, marks: Marks, cloc
     marks.member, marks.answered = head.member, head.status
     fields = fields_of(head, first=marks.outcome != "coalesced")
     if (plan.stream or plan.relayed) and head.streaming and head.status == 200:
-        return Reply(status=200, headers=fields, bursts=_live(family, plan, source, marks, clock), sources=(source,))
+        bursts = _live(family, plan, source, marks, clock)
+        return Reply(status=200, headers=fields, bursts=bursts, cut=family.cut, sources=(source,))
     answer = await settled(family, source, marks, clock)
     if not plan.stream and answer.form == "sse" and failure_of(source) is not None:
         raise truncated()
-    if answer.status != 200 or (plan.stream and failure_of(source) is Reason.UPSTREAM_ERROR):
+    if answer.status != 200 or (answer.form == "json" and failure_of(source) is not None):
         return Reply(status=answer.status, headers=fields, body=answer.body, sources=(source,))
     return whole(family, plan, answer, fields, (source,))
 

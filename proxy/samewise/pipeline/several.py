@@ -61,7 +61,13 @@ class Several:
             if answer.status != 200:
                 return Reply(status=answer.status, headers=answer.headers, body=answer.body, sources=tuple(sources))
             answers.append(answer)
-        return self._joined(asked, answers, sources)
+        try:
+            return self._joined(asked, answers, sources)
+        except ValueError:
+            failure = asked.family.failure
+            pairs = zip(answers, asked.plan.units, strict=True)
+            odd = next((answer for answer, unit in pairs if failure(answer, unit.request) is not None), answers[0])
+            return Reply(status=200, headers=odd.headers, body=odd.body, sources=tuple(sources))
 
     async def _streams(self, asked: Asked, trails: list[Marks], sources: list[Source], marks: Marks) -> Reply:
         await self._resolve(asked, trails, sources)
@@ -79,7 +85,7 @@ class Several:
                         )
                     fields = fields or head.headers
         bursts = self._interleaved(asked, trails, sources, marks)
-        return Reply(status=200, headers=fields, bursts=bursts, sources=tuple(sources))
+        return Reply(status=200, headers=fields, bursts=bursts, cut=asked.family.cut, sources=tuple(sources))
 
     async def _interleaved(
         self, asked: Asked, trails: Sequence[Marks], sources: Sequence[Source], marks: Marks

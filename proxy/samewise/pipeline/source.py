@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
@@ -42,7 +42,8 @@ Source = Given | Coming
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """An answer for one caller: `body`; or `recorded` events, all there; or `bursts` of events while they come.
+    """An answer for one caller: `body`; or `recorded` events, all there; or `bursts` of events while they come, whose
+    breaking off `cut` tells.
 
     `close` when the caller has it or is gone. `plan` is there where it is one unit's.
     """
@@ -52,6 +53,7 @@ class Reply(msgspec.Struct, kw_only=True):
     body: bytes = b""
     recorded: tuple[Event, ...] | None = None
     bursts: AsyncIterator[Sequence[Event]] | None = None
+    cut: Callable[[str], Event] | None = None
     sources: tuple[Source, ...] = ()
     plan: Plan | None = None
 

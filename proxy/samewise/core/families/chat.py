@@ -34,6 +34,7 @@ class Chat:
     shift = staticmethod(alone.shift)
     closing = staticmethod(alone.closing)
     ends = staticmethod(choices.ends)
+    cut = staticmethod(choices.cut)
     noise = staticmethod(wire.is_noise)
     visible = staticmethod(choices.visible)
     usage = staticmethod(choices.usage)

@@ -16,7 +16,6 @@ FAILED = frozenset({"error", "abort", "aborted", "cancelled", "canceled"})
 _USAGE = b'"usage"'
 _NO_USAGE_END = b',"usage":null}'
 _DONE_EVENT = Event(DONE)
-_RUNNING_COUNTS = "continuous_usage_stats"
 
 DELIVERY = frozenset(
     {
@@ -46,16 +45,25 @@ def done() -> Event:
     return _DONE_EVENT
 
 
+def cut(message: str) -> Event:
+    """An error as OpenAI's servers tell it within a stream."""
+    return wire.event(
+        {"error": {"message": message, "type": "server_error", "param": None, "code": "upstream_truncated"}}
+    )
+
+
 def ends(event: Event) -> bool:
     """True for `[DONE]`."""
     return event.data == DONE
 
 
 def upstream_stream(body: dict[str, Any]) -> dict[str, Any]:
-    """The body as a stream that tells its usage once, at its end; other stream options stay as they were."""
-    options = dict(wire.mapping(body.get("stream_options")))
-    options.pop(_RUNNING_COUNTS, None)
-    return {**body, "stream": True, "stream_options": {**options, "include_usage": True}}
+    """The body as a stream that tells its usage; other stream options stay as they were."""
+    return {
+        **body,
+        "stream": True,
+        "stream_options": {**wire.mapping(body.get("stream_options")), "include_usage": True},
+    }
 
 
 def visible(event: Event, include_usage: bool) -> Event | None:
@@ -133,7 +141,7 @@ def _glance(data: bytes) -> _Chunk:
     try:
         if data.isascii() or data.decode():
             return _chunk(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     whole = wire.load_object(data)
     found = [_Choice(choice.get("index"), choice.get("finish_reason")) for choice in wire.objects(whole.get("choices"))]

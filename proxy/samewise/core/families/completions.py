@@ -29,6 +29,7 @@ class Completions:
     batch = staticmethod(alone.batch)
     unbatch = staticmethod(alone.unbatch)
     ends = staticmethod(choices.ends)
+    cut = staticmethod(choices.cut)
     noise = staticmethod(wire.is_noise)
     visible = staticmethod(choices.visible)
     usage = staticmethod(choices.usage)

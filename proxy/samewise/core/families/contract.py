@@ -81,6 +81,9 @@ class Family(Protocol):
     def ends(self, event: Event) -> bool:
         """True for the event after which nothing more is expected."""
 
+    def cut(self, message: str) -> Event:
+        """What tells a client that the stream under way ends here and is not whole, as its own library reads it."""
+
     def to_events(self, answer: Answer) -> tuple[Event, ...]:
         """A recorded JSON body as the events that a stream would have had, its end included."""
 

@@ -38,6 +38,7 @@ class Embeddings:
     closing = staticmethod(alone.closing)
     upstream_stream = staticmethod(alone.no_stream)
     ends = staticmethod(alone.never_ends)
+    cut = staticmethod(choices.cut)
     noise = staticmethod(wire.is_noise)
     visible = staticmethod(alone.always_visible)
     to_events = staticmethod(alone.no_events)

@@ -79,6 +79,11 @@ class Messages:
         """True for `message_stop`, and for an error."""
         return choices.ends(event) or typed.is_kind(event, _END)
 
+    def cut(self, message: str) -> Event:
+        """An `error` event, as Anthropic's API has it."""
+        error = {"type": "api_error", "message": message}
+        return wire.event({"type": "error", "error": error}, "error")
+
     def to_events(self, answer: Answer) -> tuple[Event, ...]:
         """From `message_start` to `message_stop`, each block's text or input in pieces."""
         return answer.events if answer.form == "sse" else to_events(wire.load_object(answer.body))

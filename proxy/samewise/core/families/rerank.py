@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from samewise.core.answer import Answer
-from samewise.core.families import alone, scores, wire
+from samewise.core.families import alone, choices, scores, wire
 from samewise.core.families.contract import Output
 from samewise.core.reason import Reason
 
@@ -29,6 +29,7 @@ class Rerank:
     closing = staticmethod(alone.closing)
     upstream_stream = staticmethod(alone.no_stream)
     ends = staticmethod(alone.never_ends)
+    cut = staticmethod(choices.cut)
     noise = staticmethod(wire.is_noise)
     visible = staticmethod(alone.always_visible)
     to_events = staticmethod(alone.no_events)

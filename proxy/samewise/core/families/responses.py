@@ -83,6 +83,11 @@ class Responses:
         """True for the event that carries the whole response, and for an error."""
         return choices.ends(event) or typed.is_kind(event, _END)
 
+    def cut(self, message: str) -> Event:
+        """An `error` event; its number is the first one's, since those before it may have none."""
+        error = {"code": "upstream_truncated", "message": message, "param": None, "sequence_number": 0}
+        return wire.event({"type": "error", **error}, "error")
+
     def to_events(self, answer: Answer) -> tuple[Event, ...]:
         """Created, in progress, every item with its parts and texts in pieces, and the whole response."""
         return answer.events if answer.form == "sse" else to_events(wire.load_object(answer.body))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from samewise.core.answer import Answer
-from samewise.core.families import alone, scores, wire
+from samewise.core.families import alone, choices, scores, wire
 from samewise.core.families.contract import Output
 from samewise.core.reason import Reason
 
@@ -31,6 +31,7 @@ class Score:
     closing = staticmethod(alone.closing)
     upstream_stream = staticmethod(alone.no_stream)
     ends = staticmethod(alone.never_ends)
+    cut = staticmethod(choices.cut)
     noise = staticmethod(wire.is_noise)
     visible = staticmethod(alone.always_visible)
     to_events = staticmethod(alone.no_events)

@@ -16,12 +16,15 @@ _decode = msgspec.json.Decoder().decode
 def load(data: bytes | str) -> Any:
     """The value. Half surrogate pairs, which a stream may split over two chunks, are kept as they are.
 
-    Raises ValueError where it is not JSON; NaN and Infinity are not.
+    Raises ValueError where it is not JSON; NaN and Infinity are not, nor is what is nested too deeply to be read.
     """
     try:
-        return _decode(data)
-    except msgspec.DecodeError:
-        return json.loads(data, parse_constant=_refuse)
+        try:
+            return _decode(data)
+        except msgspec.DecodeError:
+            return json.loads(data, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def load_object(data: bytes | str) -> dict[str, Any]:
