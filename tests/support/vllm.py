@@ -27,7 +27,8 @@ from tests.support.redis import free_port
 ROOT = Path(__file__).parents[2]
 MODEL_NAME = "tiny"
 START_TIMEOUT = 600.0
-STOP_TIMEOUT = ENOUGH
+STOP_TIMEOUT = 20.0
+"""Seconds that a server has to end by itself before it is ended."""
 FEWER_PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """Variables by which vLLM's worker is no process of its own, so that a start takes a third less time."""
 
@@ -147,7 +148,7 @@ class BackendServer:
         """Signal the process alone and wait for its end; its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
-        return self._process.wait(STOP_TIMEOUT)
+        return self._process.wait(ENOUGH)
 
     def kill(self) -> None:
         """End its whole process group, gently first."""

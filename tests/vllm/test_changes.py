@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from samewise.core.fingerprint import environment_id
 from samewise_backend import tiny_model as tiny
 from tests.support import adapter
 from tests.support.proxy import Answered, Proxy, until
-from tests.support.vllm import MODEL_NAME, VllmServer, require_vllm
+from tests.support.vllm import FEWER_PROCESSES, MODEL_NAME, VllmServer, require_vllm
 from tests.vllm.plain import PlainVllm
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 CLOSE = 1.0
 """Deviation of the logits of a model with close calls."""
@@ -42,6 +43,8 @@ class Change:
     model: str = MODEL_NAME
     said: Callable[[Answered], Any] | None = None
     """The part of the answer that can't be as before; None where only that it is asked for anew can be seen."""
+    members: tuple[str, ...] = ()
+    """Members of the manifest that differ, each by what it stands for."""
 
 
 def text(answer: Answered) -> str:
@@ -63,6 +66,13 @@ def defaults(model: Path) -> None:
 def template(model: Path) -> None:
     path = model / "chat_template.jinja"
     path.write_text(path.read_text().replace("<|assistant|>", "<|assistant|>Well, "))
+
+
+def every_file(model: Path) -> None:
+    """Each changes something else in the folder."""
+    weights(model)
+    defaults(model)
+    template(model)
 
 
 def lora(folder: Path) -> tuple[str, ...]:
@@ -100,81 +110,86 @@ async def reached(proxy: Proxy, identity: str) -> None:
 
 
 async def walk(server: VllmServer, proxy: Proxy, body: dict[str, Any], changes: list[Change], kept: Path) -> None:
-    """From the first state through every change, each alone, and back to the first."""
+    """From the first state through every change, each by itself, and back to the first."""
     words = tuple(server.engine_args)
     home = await left(proxy)
     first = await proxy.post(body)
     assert (first.cache, first.reason) == ("MISS", None)
     assert first.headers["x-samewise-environment"] == home
     assert (await proxy.post(body)).cache == "HIT"
+    manifest = server.manifest() if any(change.members for change in changes) else {}
     seen = [home]
-    answers = [first.body]
+    answers = [first]
     for change in changes:
         change.files(server.model)
         await asyncio.to_thread(server.restart, (*words, *change.words))
         seen.append(await left(proxy, *seen))
-        asked = {**body, "model": change.model}
-        found = await proxy.post(asked)
-        assert (found.cache, found.reason) == ("MISS", None), change.name
-        assert found.headers["x-samewise-environment"] == seen[-1], change.name
-        assert found.body not in answers, change.name
-        if change.said is not None:
-            assert change.said(found) != change.said(first), change.name
-        again = await proxy.post(asked)
-        assert (again.cache, again.body) == ("HIT", found.body), change.name
-        answers.append(found.body)
+        await followed(proxy, body, seen[-1], change, answers)
+        if change.members:
+            changed = server.manifest()
+            assert changed["id"] == environment_id(changed) == seen[-1]
+            assert [name for name in change.members if changed[name] == manifest[name]] == []
         shutil.rmtree(server.model)
         shutil.copytree(kept, server.model)
     await asyncio.to_thread(server.restart, words)
+    await back(proxy, home, body, first)
+
+
+async def followed(proxy: Proxy, body: dict[str, Any], identity: str, change: Change, answers: list[Answered]) -> None:
+    """What is asked after a change is another answer of that environment than any before, and kept as such."""
+    found = await proxy.post({**body, "model": change.model})
+    assert (found.cache, found.reason) == ("MISS", None), change.name
+    assert found.headers["x-samewise-environment"] == identity, change.name
+    assert found.body not in [answer.body for answer in answers], change.name
+    if change.said is not None:
+        assert change.said(found) != change.said(answers[0]), change.name
+    again = await proxy.post({**body, "model": change.model})
+    assert (again.cache, again.body) == ("HIT", found.body), change.name
+    answers.append(found)
+
+
+async def back(proxy: Proxy, home: str, body: dict[str, Any], first: Answered) -> None:
+    """The first environment is in force again, and its old answer with it."""
     await reached(proxy, home)
-    back = await proxy.post(body)
-    assert (back.cache, back.body) == ("HIT", first.body)
+    found = await proxy.post(body)
+    assert (found.cache, found.body) == ("HIT", first.body)
 
 
-async def test_weights_replaced_under_a_running_server_are_another_environment_and_put_back_the_old_one(
-    model: Path, tmp_path: Path
-) -> None:
-    server = await asyncio.to_thread(VllmServer, model)
-    try:
-        async with Proxy(tmp_path / "proxy", server.base_url, settings={"environments.poll": "500ms"}) as proxy:
-            first = await proxy.post(SEEDED)
-            assert (first.cache, (await proxy.post(SEEDED)).cache) == ("MISS", "HIT")
-            home = first.headers["x-samewise-environment"]
-            before = (model / "model.safetensors").read_bytes()
-            weights(model)
-            await left(proxy, home)
-            other = await proxy.post(SEEDED)
-            assert (other.cache, other.headers["x-samewise-environment"] == home) == ("MISS", False)
-            (model / "model.safetensors").write_bytes(before)
-            await reached(proxy, home)
-            back = await proxy.post(SEEDED)
-            assert (back.cache, back.body) == ("HIT", first.body)
-    finally:
-        server.close()
+async def replaced_while_it_runs(server: VllmServer, proxy: Proxy, kept: Path) -> None:
+    """Weights that are replaced under a running server are another environment, and put back the old one."""
+    first = await proxy.post(SEEDED)
+    assert first.cache == "HIT"
+    home = first.headers["x-samewise-environment"]
+    weights(server.model)
+    await left(proxy, home)
+    other = await proxy.post(SEEDED)
+    assert (other.cache, other.headers["x-samewise-environment"] == home) == ("MISS", False)
+    shutil.copyfile(kept / "model.safetensors", server.model / "model.safetensors")
+    await back(proxy, home, SEEDED, first)
 
 
-@pytest.mark.slow
 async def test_every_change_behind_a_name_is_another_environment_and_going_back_finds_the_old_entries(
     model: Path, tmp_path: Path
 ) -> None:
+    """A start takes long, so all change at once: each changes a member of the manifest, of which the id is made."""
     kept = Path(shutil.copytree(model, tmp_path / "kept"))
-    changes = [
-        Change("weights", files=weights, said=text),
-        Change("generation defaults", files=defaults, said=text),
-        Change("chat template", files=template, said=text),
-        Change("dtype", words=("--dtype", "bfloat16"), said=nats),
-        Change("seed", words=("--seed", "7")),
-        Change("adapter", words=lora(adapter.write(tmp_path / "lora", seed=1)), model="other", said=text),
-    ]
-    server = await asyncio.to_thread(VllmServer, model, engine_args=MODEL_S_OWN)
+    everything = Change(
+        "everything",
+        files=every_file,
+        words=("--dtype", "bfloat16", "--seed", "7", *lora(adapter.write(tmp_path / "lora", seed=1))),
+        members=("weights", "generation_config", "chat_template", "dtype", "seed", "adapters"),
+        model="other",
+        said=text,
+    )
+    server = await asyncio.to_thread(VllmServer, model, engine_args=MODEL_S_OWN, environment=FEWER_PROCESSES)
     try:
         async with Proxy(tmp_path / "proxy", server.base_url, settings={"environments.poll": "500ms"}) as proxy:
-            await walk(server, proxy, SEEDED, changes, kept)
+            await walk(server, proxy, SEEDED, [everything], kept)
+            await replaced_while_it_runs(server, proxy, kept)
     finally:
         server.close()
 
 
-@pytest.mark.slow
 async def test_changes_of_a_vllm_without_our_launcher_are_seen_in_what_it_answers(model: Path, tmp_path: Path) -> None:
     """Its own seed is not among them: nothing that can be cached depends on it."""
     kept = Path(shutil.copytree(model, tmp_path / "kept"))
@@ -185,8 +200,8 @@ async def test_changes_of_a_vllm_without_our_launcher_are_seen_in_what_it_answer
         Change("dtype", words=("--dtype", "bfloat16"), said=nats),
         Change("adapter", words=lora(adapter.write(tmp_path / "lora", seed=1)), model="other", said=text),
     ]
-    server = await asyncio.to_thread(PlainVllm, model, environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
-    settings = {"environments.poll": "500ms", "environments.probe": "2s"}
+    server = await asyncio.to_thread(PlainVllm, model, environment=FEWER_PROCESSES)
+    settings = {"environments.poll": "500ms", "environments.probe": "5s"}
     try:
         async with Proxy(tmp_path / "proxy", server.base_url, settings=settings) as proxy:
             await left(proxy)
