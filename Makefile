@@ -15,8 +15,6 @@ SHELL := /bin/bash
 
 PYTHON ?= $(shell scripts/find-python.sh)
 PIP_ARGS ?=
-# A dash lets the slow tests report without failing the run.
-SLOW ?=
 TEST_JOBS ?= 2
 QUICK_JOBS ?= 3
 ARGS ?=
@@ -78,10 +76,11 @@ bench: $(VENV)/.dev
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest -m 'not slow and not vllm and not process' --numprocesses $(QUICK_JOBS) --dist loadfile $(ARGS)
 
+# A real vLLM wants the machine for itself, and all of its tests share one.
 test: quick vllm-venv
 	$(BIN)/python -m pytest -m 'process and not slow and not vllm' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
-	$(BIN)/python -m pytest -m 'vllm and not slow' $(ARGS)
-	$(SLOW)$(BIN)/python -m pytest -m 'slow' $(ARGS)
+	$(BIN)/python -m pytest -m 'slow and not vllm' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m 'vllm' $(ARGS)
 
 check: lint test
 
