@@ -222,7 +222,10 @@ async def test_the_recent_past_is_that_of_all_workers(make: MakeProxy) -> None:
     assert len((await proxy.admin("GET", "/recent?limit=2"))["items"]) == 2
 
 
-async def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(make: MakeProxy, mb: MockBackend) -> None:
+@pytest.mark.parametrize("victims", [slice(1, 3), slice(0, 1), slice(0, 3)], ids=["two", "the first", "all"])
+async def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(
+    make: MakeProxy, mb: MockBackend, victims: slice
+) -> None:
     proxy = await make()
     first = await warm(proxy, mb)
 
@@ -232,11 +235,11 @@ async def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(make: MakeProx
     await until(counted)
     before = working(proxy)
     assert len(before) == 3
-    for victim in before[1:]:
+    for victim in before[victims]:
         os.kill(victim, signal.SIGKILL)
 
     async def replaced() -> bool:
-        return len(set(working(proxy)) - set(before)) == 2
+        return len(set(working(proxy)) - set(before)) == len(before[victims])
 
     await until(replaced)
     answers = await asyncio.gather(*(fresh(proxy) for _ in range(30)))

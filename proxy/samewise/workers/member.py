@@ -52,8 +52,14 @@ class Worker:
         """Answer the others from now on."""
         instance = secrets.token_hex(8)
         self.place.folder.joinpath(f"worker-{self.place.index}").unlink(missing_ok=True)
+
+        def told() -> Told:
+            return Told(instance, telemetry.snapshot(), telemetry.status())
+
+        if self.place.admin is not None:
+            self.siblings.begin(told)
         self._door = Door(
-            told=lambda: Told(instance, telemetry.snapshot(), telemetry.status()),
+            told=told,
             recent=telemetry.recent.told,
             events=telemetry.events,
             catch_up=catch_up,

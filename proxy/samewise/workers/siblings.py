@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from samewise.ports import ControlEvent, Journal
-from samewise.telemetry.instruments import INSTRUMENTS
-from samewise.telemetry.snapshot import Snapshot, merge
+from samewise.telemetry.snapshot import Snapshot
 from samewise.workers.channel import Question, Sibling, Told
+from samewise.workers.counted import Counted
 from samewise.workers.place import Place
 
 _WAITING = 4096
@@ -21,24 +19,26 @@ class Siblings:
     """The other workers of this one. What a worker counted is not lost when it ends."""
 
     def __init__(self, place: Place) -> None:
+        self._index = place.index
         self._others = {index: Sibling(place.door(index)) for index in range(place.count) if index != place.index}
-        self._last: dict[int, Told] = {}
-        self._gone: list[Snapshot] = []
+        self._counted = Counted(place.folder)
+        self._own: Callable[[], Told] | None = None
         self._telling: set[asyncio.Task[None]] = set()
+
+    def begin(self, own: Callable[[], Told]) -> None:
+        """Go on from what was counted before this worker; `own` is what it tells itself."""
+        self._counted.read()
+        self._own = own
 
     async def told(self) -> tuple[Sequence[Snapshot], Sequence[dict[str, Any]]]:
         """Snapshots and statuses of the others; of those that ended, what they had counted."""
         answers = await asyncio.gather(*(other.told() for other in self._others.values()))
-        statuses = []
-        for index, answer in zip(self._others, answers, strict=True):
-            last = self._last.get(index)
-            if answer is None:
-                continue
-            if last is not None and last.instance != answer.instance:
-                self._gone = [merge([*self._gone, _counted(last.snapshot)])]
-            self._last[index] = answer
-            statuses.append(answer.status)
-        return [*self._gone, *(told.snapshot for told in self._last.values())], statuses
+        told = {index: answer for index, answer in zip(self._others, answers, strict=True) if answer is not None}
+        self._counted.take(told)
+        if self._own is not None:
+            self._counted.take({self._index: self._own()})
+            self._counted.write()
+        return self._counted.beside(self._index), [each.status for each in told.values()]
 
     async def recent(self, limit: int) -> Sequence[dict[str, Any]]:
         """The last things that happened in each of the others, in no order."""
@@ -95,9 +95,3 @@ class ToldJournal:
         numbered = await self._journal.append(event)
         await self._siblings.caught_up()
         return numbered
-
-
-def _counted(snapshot: Snapshot) -> Snapshot:
-    """What stays true of a process that is gone: counters and histograms."""
-    numbers = tuple(number for number in snapshot.numbers if INSTRUMENTS[number.name].kind == "counter")
-    return msgspec.structs.replace(snapshot, numbers=numbers)
