@@ -5,7 +5,7 @@
 #   make check                what CI asks: format, lint, types, floors, duplicates, every test
 #   make bench [ARGS=NAME]    load tests
 #   make mutants|audit|sbom   break the key and see it caught; known vulnerabilities of the pins; a CycloneDX bill of materials
-# PYTHON chooses the interpreter, PIP_ARGS goes to pip, TEST_JOBS is how many tests run at once (QUICK_JOBS of the quick ones).
+# PYTHON chooses the interpreter, PIP_ARGS goes to pip, TEST_JOBS is how many tests run at once.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,8 +15,7 @@ SHELL := /bin/bash
 
 PYTHON ?= $(shell scripts/find-python.sh)
 PIP_ARGS ?=
-TEST_JOBS ?= 2
-QUICK_JOBS ?= 3
+TEST_JOBS ?= 3
 ARGS ?=
 
 VENV := .venv
@@ -74,7 +73,7 @@ bench: $(VENV)/.dev
 # --- checks ---
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not slow and not vllm and not process' --numprocesses $(QUICK_JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow and not vllm and not process' --numprocesses $(TEST_JOBS) --dist loadfile $(ARGS)
 
 # A real vLLM wants the machine for itself, and all of its tests share one.
 test: quick vllm-venv

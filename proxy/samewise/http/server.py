@@ -77,16 +77,13 @@ class Speaking(RequestHandler):
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 
-    async def finish_response(
-        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> tuple[web.StreamResponse, bool]:
-        """After a refusal the connection is closed for the client to see, but not under it (RFC 9112 section 9.6)."""
-        finished = await super().finish_response(request, resp, start_time)
-        if self._refused and not self._close and self.transport is not None and self.transport.can_write_eof():
-            self.transport.write_eof()
-            self._gone = self._loop.create_future()
-            await asyncio.wait([self._gone], timeout=LINGER)
-        return finished
+    async def linger(self) -> None:
+        """End our side alone, for the client to see, and stay until it ends its own (RFC 9112 section 9.6)."""
+        if self._close or self.transport is None or not self.transport.can_write_eof():
+            return
+        self.transport.write_eof()
+        self._gone = self._loop.create_future()
+        await asyncio.wait([self._gone], timeout=LINGER)
 
     def log_exception(self, *args: Any, **options: Any) -> None:
         """What is wrong with a client's bytes is told to the client alone, and that it went away to nobody."""
@@ -109,7 +106,8 @@ class Speaking(RequestHandler):
                 code="internal",
                 reason=Reason.INTERNAL,
             )
-        response = web.Response(
+        response = _Last(
+            self.linger if self._refused else None,
             status=error.status,
             body=error.body(),
             headers={
@@ -122,6 +120,20 @@ class Speaking(RequestHandler):
         )
         response.force_close()
         return response
+
+
+class _Last(web.Response):
+    """The last response of a connection; `lingering` is waited for when it is written."""
+
+    def __init__(self, lingering: Callable[[], Awaitable[None]] | None, **options: Any) -> None:
+        super().__init__(**options)
+        self._lingering = lingering
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """As for every response."""
+        await super().write_eof(data)
+        if self._lingering is not None:
+            await self._lingering()
 
 
 class Protocol(Speaking):
@@ -211,12 +223,14 @@ class Protocol(Speaking):
 
         The parser takes any version with a digit on each side; those that aren't spoken here are refused.
         """
+        if self._refused:
+            return
         pieces = list(self._framing.cut(data)) or [data]
         if data:
             self._framing.feed(data)
         for piece in pieces:
             known = len(self._messages)
-            super().data_received(piece)
+            RequestHandler.data_received(self, piece)
             for at in range(known, len(self._messages)):
                 message = self._messages[at][0]
                 if not isinstance(message, _ErrInfo) and message.version not in _VERSIONS:
