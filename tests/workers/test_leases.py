@@ -148,6 +148,22 @@ async def test_one_that_died_is_replaced_within_a_second(opens: Open, server: Re
         assert [await task for task in left] == ["landed"]
 
 
+async def test_a_silence_before_the_lease_is_no_silence_of_its_holder(opens: Open, server: RedisServer | None) -> None:
+    one, other = await opens(), await opens()
+    assert await one.turn(KEY, 0) == "mine"
+    waits = waiting(other)
+    await settle(server)
+    await one.release(KEY, 0, stored=True)
+    assert await waits == "landed"
+    await asyncio.sleep(SILENCE + 0.1)
+    assert await one.turn("o" * 64, 0) == "mine"
+    waits = waiting(other, "o" * 64)
+    await settle(server)
+    assert not waits.done()
+    await one.release("o" * 64, 0, stored=True)
+    assert await waits == "landed"
+
+
 async def test_who_stops_waiting_holds_nothing(opens: Open, server: RedisServer | None) -> None:
     one, other, third = await opens(), await opens(), await opens()
     assert await one.turn(KEY, 0) == "mine"

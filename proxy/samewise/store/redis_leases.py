@@ -115,12 +115,14 @@ class RedisLeases:
         await self._link.close()
 
     async def _follow(self, lease: str, entry: str, token: str, holder: bytes, end: asyncio.Future[bool]) -> Turn:
-        """What the holder said when it was done; where it fell silent, its entry or its lease."""
-        deaf = DEAF
+        """What the holder said when it was done; where it fell silent, its entry or its lease.
+
+        A process shows that it lives only while it holds leases: silence before this one tells nothing.
+        """
+        deaf, began = DEAF, time.monotonic()
         while True:
             process = holder.decode().partition(":")[0]
-            heard = self._heard.setdefault(process, time.monotonic())
-            left = heard + SILENCE - time.monotonic()
+            left = self._heard_last(process, began) + SILENCE - time.monotonic()
             listened = left > 0 and self._channel.hears
             if listened:
                 await asyncio.wait((end,), timeout=left)
@@ -128,10 +130,9 @@ class RedisLeases:
                 return "landed" if end.result() else "free"
             if not self._channel.hears:
                 raise StoreUnavailable("refused")
-            silence = time.monotonic() - self._heard.get(process, 0)
+            silence = time.monotonic() - self._heard_last(process, began)
             if listened and silence > SILENCE + BEAT and deaf:
-                deaf -= 1
-                self._heard[process] = time.monotonic()
+                deaf, began = deaf - 1, time.monotonic()
                 continue
             if silence < SILENCE:
                 continue
@@ -142,7 +143,10 @@ class RedisLeases:
             found = await self._link.call("GET", lease, operation="lease")
             if not isinstance(found, bytes):
                 raise StoreUnavailable("released")
-            holder = found
+            holder, began = found, time.monotonic()
+
+    def _heard_last(self, process: str, since: float) -> float:
+        return max(self._heard.get(process, since), since)
 
     async def _beat(self) -> None:
         while True:
