@@ -171,9 +171,9 @@ class DataPort:
         raw = body.at_once(incoming, self._bounds.size)
         if raw is None:
             return None
-        getall = incoming.headers.getall
-        question = (incoming.raw_path, *[tuple(getall(name, ())) for name in MATTERS], raw)
-        return Plain(question, raw, self._hot.generation)
+        fields = incoming.headers.items()
+        mattering = [(name, value) for given, value in fields if (name := given.lower()) in MATTERS]
+        return Plain((incoming.raw_path, *mattering, raw), raw, self._hot.generation)
 
     def _offer(self, incoming: web.BaseRequest, plain: Plain, reply: Reply, account: Account) -> None:
         """Remember a hit of the first tier, so that it is given again the short way."""

@@ -23,22 +23,24 @@ from samewise.core.entry import Entry
 from samewise.core.plan import Plan
 from samewise.ports import Clock, Found, Repeat, StoreUnavailable, Tier, Trace
 
-MATTERS = (
-    "authorization",
-    "x-api-key",
-    "api-key",
-    "content-type",
-    "content-encoding",
-    "cache-control",
-    "x-samewise-ttl",
-    "x-samewise-sample",
-    "x-samewise-tags",
-    "anthropic-beta",
-    "anthropic-version",
-    "openai-beta",
-    "openai-version",
-    "expect",
-    "connection",
+MATTERS = frozenset(
+    {
+        "authorization",
+        "x-api-key",
+        "api-key",
+        "content-type",
+        "content-encoding",
+        "cache-control",
+        "x-samewise-ttl",
+        "x-samewise-sample",
+        "x-samewise-tags",
+        "anthropic-beta",
+        "anthropic-version",
+        "openai-beta",
+        "openai-version",
+        "expect",
+        "connection",
+    }
 )
 """Header fields on which the answer, its key, or the right to it depends."""
 
