@@ -215,11 +215,17 @@ async def test_what_the_store_has_is_not_asked_for(redis_server: RedisServer) ->
     await leases.close()
 
 
-async def test_who_was_too_busy_to_listen_calls_nobody_dead_for_it(redis_server: RedisServer) -> None:
+async def waited_for(redis_server: RedisServer) -> tuple[RedisLeases, RedisLeases, asyncio.Task[Any]]:
+    """One that asks, another that hears of it, and its wait."""
     one, other = await listening(on_redis(redis_server.port)), await listening(on_redis(redis_server.port))
     assert await one.turn(KEY, 0) == "mine"
     wait = waiting(other)
     await settle(redis_server)
+    return one, other, wait
+
+
+async def test_who_was_too_busy_to_listen_calls_nobody_dead_for_it(redis_server: RedisServer) -> None:
+    one, other, wait = await waited_for(redis_server)
     time.sleep(SILENCE + 2 * BEAT)  # noqa: ASYNC251  (both stand still)
     await settle(redis_server)
     assert not wait.done()
@@ -230,10 +236,7 @@ async def test_who_was_too_busy_to_listen_calls_nobody_dead_for_it(redis_server:
 
 
 async def test_one_that_died_when_its_entry_was_there_is_replaced_by_nobody(redis_server: RedisServer) -> None:
-    one, other = await listening(on_redis(redis_server.port)), await listening(on_redis(redis_server.port))
-    assert await one.turn(KEY, 0) == "mine"
-    wait = waiting(other)
-    await settle(redis_server)
+    one, other, wait = await waited_for(redis_server)
     redis_server.command("SET", f"samewise:t:e:{{{KEY}}}", "an entry")
     await one.close()
     assert await wait == "landed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -42,4 +43,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     def size(self) -> int:
         """Bytes of payload."""
-        return len(self.body) if self.form == "json" else sum([len(event.data) for event in self.events])
+        return len(self.body) if self.form == "json" else payload(self.events)
+
+
+def payload(events: Sequence[Event]) -> int:
+    """Bytes that the events carry."""
+    return sum([len(event.data) for event in events])

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from samewise.core.answer import Answer, Event, Headers
+from samewise.core.answer import Answer, Event, Headers, payload
 from samewise.core.decide import Discard, Keep
 
 BURST = 64
@@ -59,7 +59,7 @@ class Recording:
     def add(self, burst: Sequence[Event]) -> None:
         """More events have come."""
         self._events.extend(burst)
-        self.size += _size(burst)
+        self.size += payload(burst)
         self._wake()
 
     async def room(self) -> None:
@@ -179,7 +179,7 @@ class Follower:
         while True:
             while burst := recording._since(self.position):
                 self.position += len(burst)
-                self.read += _size(burst)
+                self.read += payload(burst)
                 recording._let_go()
                 recording._wake()
                 yield burst
@@ -188,7 +188,3 @@ class Follower:
             if recording.decision is not None:
                 return
             await recording._wait()
-
-
-def _size(events: Sequence[Event]) -> int:
-    return sum([len(event.data) for event in events])
