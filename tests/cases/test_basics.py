@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.mock_backend import MockBackend, Script
-from tests.support.proxy import B0, Proxy, until
+from tests.support.proxy import B0, Proxy
 
 
 async def test_the_first_time_is_a_miss_and_the_second_the_same_bytes(proxy: Proxy, mb: MockBackend) -> None:
@@ -23,11 +23,7 @@ async def test_fifty_at_once_ask_the_upstream_once(proxy: Proxy, mb: MockBackend
     mb.always(Script(gate=gate))
     asking = [asyncio.create_task(proxy.post(B0)) for _ in range(50)]
     await mb.arrived(1)
-
-    async def all_joined() -> bool:
-        return await proxy.metric("samewise_inflight") == 50
-
-    await until(all_joined)
+    await proxy.waits(50)
     gate.set()
     answers = await asyncio.gather(*asking)
     assert mb.count == 1

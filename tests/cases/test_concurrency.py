@@ -25,15 +25,6 @@ def asking(proxy: Proxy, body: Body, times: int = 1, **headers: str) -> list[asy
     return [asyncio.create_task(proxy.post(body, headers=headers)) for _ in range(times)]
 
 
-async def in_flight(proxy: Proxy, count: int) -> None:
-    """Return when the proxy says that so many requests are being answered."""
-
-    async def so_many() -> bool:
-        return await proxy.metric("samewise_inflight") == count
-
-    await until(so_many)
-
-
 async def leave(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -51,9 +42,9 @@ async def test_the_first_caller_may_leave(pair: Pair, stream: bool) -> None:
     [leader] = asking(pair.proxy, body)
     await pair.mb.arrived(1)
     others = asking(pair.proxy, body, 4)
-    await in_flight(pair.proxy, 5)
+    await pair.proxy.waits(5)
     await leave(leader)
-    await in_flight(pair.proxy, 4)
+    await pair.proxy.waits(4)
     gate.set()
     answers = await asyncio.gather(*others)
     assert [answer.status for answer in answers] == [200] * 4
@@ -69,14 +60,14 @@ async def test_a_caller_that_joined_leaves_alone_and_before_the_answer(pair: Pai
     [leader] = asking(pair.proxy, body)
     await pair.mb.arrived(1)
     stays, leaves = asking(pair.proxy, body, 2)
-    await in_flight(pair.proxy, 3)
+    await pair.proxy.waits(3)
     await leave(leaves)
-    await in_flight(pair.proxy, 2)
+    await pair.proxy.waits(2)
     gate.set()
     answers = await asyncio.gather(leader, stays)
     assert outcomes(list(answers)) == {"MISS": 1, "COALESCED": 1}
     assert pair.mb.count == 1
-    await in_flight(pair.proxy, 0)
+    await pair.proxy.waits(0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -87,7 +78,7 @@ async def test_fifty_at_once_ask_once_and_again_when_the_answer_has_expired(pair
         pair.mb.rules.clear()
         pair.mb.always(Script(gate=gate))
         tasks = asking(pair.proxy, body, 50, **{"x-samewise-ttl": "1"})
-        await in_flight(pair.proxy, 50)
+        await pair.proxy.waits(50)
         opened = asyncio.get_running_loop().time()
         gate.set()
         answers = await asyncio.gather(*tasks)
@@ -113,7 +104,7 @@ async def test_two_proxies_on_one_redis_ask_at_most_once_each(
     body = fresh()
     tasks = [task for proxy in proxies for task in asking(proxy, body, 25)]
     for proxy in proxies:
-        await in_flight(proxy, 25)
+        await proxy.waits(25)
     gate.set()
     answers = await asyncio.gather(*tasks)
     assert mb.count <= 2
@@ -183,7 +174,7 @@ async def test_slow_readers_get_everything_and_hold_up_nobody(pair: Pair, megaby
         asyncio.create_task(reading(0.02, 8)),
         asyncio.create_task(reading(0, 1000, first=1.0)),
     ]
-    await in_flight(pair.proxy, 3)
+    await pair.proxy.waits(3)
     gate.set()
     async with asyncio.timeout(2 * ENOUGH):
         done = await asyncio.gather(*tasks)
@@ -205,7 +196,7 @@ async def test_those_who_ask_in_other_forms_each_get_their_own(pair: Pair) -> No
             ({}, {"Cache-Control": "no-store"}),
         )
     ]
-    await in_flight(pair.proxy, 4)
+    await pair.proxy.waits(4)
     gate.set()
     assert (await plain).json()["object"] == "chat.completion"
     assert all("usage" not in each or '"usage":null' in each for each in (await streamed).data())
@@ -236,7 +227,7 @@ async def test_tenants_never_share_a_fetch(make_proxy: MakeProxy, mb: MockBacken
     mb.always(Script(gate=gate))
     body = fresh()
     tasks = [asking(proxy, body, 2, Authorization=f"Bearer {name}") for name in ("a", "b")]
-    await in_flight(proxy, 4)
+    await proxy.waits(4)
     gate.set()
     answers = [await asyncio.gather(*each) for each in tasks]
     assert mb.count == 2
@@ -287,10 +278,10 @@ async def test_a_retry_after_an_impatient_client_is_no_second_call(pair: Pair) -
     body = fresh()
     for _ in range(3):
         [impatient] = asking(pair.proxy, body)
-        await in_flight(pair.proxy, 1)
+        await pair.proxy.waits(1)
         await pair.mb.arrived(1)
         await leave(impatient)
-        await in_flight(pair.proxy, 0)
+        await pair.proxy.waits(0)
     assert pair.mb.count == 1
     gate.set()
 
@@ -318,7 +309,7 @@ async def test_an_error_is_shared_by_those_who_waited_and_by_nobody_later(pair: 
     body = fresh()
     pair.mb.once(Script(status=429, gate=gate, headers={"Retry-After": "3"}))
     tasks = asking(pair.proxy, body, 5)
-    await in_flight(pair.proxy, 5)
+    await pair.proxy.waits(5)
     gate.set()
     answers = await asyncio.gather(*tasks)
     assert {(answer.status, answer.cache) for answer in answers if answer.status != 200} == {(429, "ERROR")}
@@ -332,7 +323,7 @@ async def test_a_stream_that_breaks_breaks_for_all_who_share_it(pair: Pair) -> N
     body = fresh(stream=True)
     pair.mb.once(Script(sse=[piece], end="reset", gate=gate))
     tasks = asking(pair.proxy, body, 3)
-    await in_flight(pair.proxy, 3)
+    await pair.proxy.waits(3)
     gate.set()
     done = await asyncio.gather(*tasks, return_exceptions=True)
     for each in done:

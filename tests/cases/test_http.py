@@ -313,11 +313,7 @@ async def test_hits_and_shared_answers_have_the_headers_of_a_miss(pair: Pair, st
     headers = {"x-product": "yes", "Access-Control-Allow-Origin": "*", "Server": "mock"}
     pair.mb.once(Script(gate=gate, headers=headers))
     first, joined = [asyncio.create_task(pair.proxy.post(body)) for _ in range(2)]
-
-    async def both() -> bool:
-        return await pair.proxy.metric("samewise_inflight") == 2
-
-    await until(both)
+    await pair.proxy.waits(2)
     gate.set()
     answers = [await first, await joined, await pair.proxy.post(body)]
     assert sorted(str(answer.cache) for answer in answers) == ["COALESCED", "HIT", "MISS"]
@@ -385,11 +381,7 @@ async def draining(make_proxy: MakeProxy, mb: MockBackend, tmp_path: Any, drain:
     mb.always(Script(sent=wait_after_first))
     body = fresh(stream=True)
     tasks = [asyncio.create_task(proxy.post(body)) for _ in range(4)]
-
-    async def all_there() -> bool:
-        return await proxy.metric("samewise_inflight") == 4
-
-    await until(all_there)
+    await proxy.waits(4)
     stopped = asyncio.get_running_loop().time()
     proxy.signal(signal.SIGTERM)
 

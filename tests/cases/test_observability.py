@@ -83,11 +83,7 @@ async def test_a_miss_a_hit_shared_fetches_and_a_recomputation_are_trees_that_ha
     asking = [asyncio.create_task(proxy.post(B0, headers={"traceparent": CALLER}))]
     await mb.arrived(1)
     asking += [asyncio.create_task(proxy.post(B0)) for _ in range(2)]
-
-    async def joined() -> bool:
-        return await proxy.metric("samewise_inflight") == 3
-
-    await until(joined)
+    await proxy.waits(3)
     gate.set()
     await asyncio.gather(*asking)
     assert (await proxy.post(B0)).cache == "HIT"
@@ -204,11 +200,7 @@ async def test_every_outcome_is_on_its_span_as_it_was_in_its_head(
     gate = asyncio.Event()
     mb.once(Script(gate=gate))
     asking = [asyncio.create_task(proxy.post(body)) for _ in range(2)]
-
-    async def joined() -> bool:
-        return await proxy.metric("samewise_inflight") == 2
-
-    await until(joined)
+    await proxy.waits(2)
     gate.set()
     answers = list(await asyncio.gather(*asking))
     answers.append(await proxy.post(body))
@@ -269,11 +261,7 @@ async def test_outcomes_add_up_in_prometheus_and_over_otlp(
         gate = asyncio.Event()
         mb.once(Script(gate=gate))
         asking = [asyncio.create_task(proxy.post(B0)) for _ in range(8)]
-
-        async def joined() -> bool:
-            return await proxy.metric("samewise_inflight") == 8
-
-        await until(joined)
+        await proxy.waits(8)
         gate.set()
         answers = list(await asyncio.gather(*asking))
 

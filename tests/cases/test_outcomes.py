@@ -36,11 +36,7 @@ async def test_every_outcome_is_told_in_the_head_of_streams_too(pair: Pair, stre
     gate = asyncio.Event()
     pair.mb.once(Script(gate=gate))
     tasks = [asyncio.create_task(pair.proxy.post(body)) for _ in range(2)]
-
-    async def both() -> bool:
-        return await pair.proxy.metric("samewise_inflight") == 2
-
-    await until(both)
+    await pair.proxy.waits(2)
     gate.set()
     miss, joined = sorted(await asyncio.gather(*tasks), key=lambda answer: str(answer.cache), reverse=True)
     says(miss, "MISS")
@@ -87,11 +83,7 @@ async def test_outcomes_add_up_to_requests(make_proxy: MakeProxy, mb: MockBacken
     mb.once(Script(gate=gate))
     shared, known = fresh(), fresh()
     tasks = [asyncio.create_task(proxy.post(shared)) for _ in range(8)]
-
-    async def all_there() -> bool:
-        return await proxy.metric("samewise_inflight") == 8
-
-    await until(all_there)
+    await proxy.waits(8)
     gate.set()
     answers = list(await asyncio.gather(*tasks))
     answers += [await proxy.post(known) for _ in range(4)]
@@ -151,11 +143,7 @@ async def test_a_recomputation_is_its_own_however_many_ask_the_same(pair: Pair) 
     pair.mb.rules.insert(0, lambda _: Script(gate=gates.pop(0)) if gates else None)
     users = [asyncio.create_task(pair.proxy.post(body)) for _ in range(20)]
     await pair.mb.arrived(1)
-
-    async def all_there() -> bool:
-        return await pair.proxy.metric("samewise_inflight") == 20
-
-    await until(all_there)
+    await pair.proxy.waits(20)
     refreshing = asyncio.create_task(recompute(pair.proxy, body))
     await pair.mb.arrived(2)
     alone.set()

@@ -104,11 +104,7 @@ async def test_somebody_who_stops_reading_holds_up_no_other_reader_of_the_same_f
     with stalled(proxy, body):
         await mb.arrived(1)
         reading = asyncio.create_task(proxy.post(body))
-
-        async def joined() -> bool:
-            return await proxy.metric("samewise_inflight") == 2
-
-        await until(joined)
+        await proxy.waits(2)
         gate.set()
         answer = await reading
     assert (answer.cache, answer.text == "".join(text)) == ("COALESCED", True)

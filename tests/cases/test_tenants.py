@@ -358,11 +358,7 @@ async def test_cookies_and_challenges_reach_the_first_caller_alone(
         before = mb.count
         asking = [asyncio.create_task(proxy.post(body)) for _ in range(4)]
         await mb.arrived(before + 1)
-
-        async def joined() -> bool:
-            return await proxy.metric("samewise_inflight") == 4
-
-        await until(joined)
+        await proxy.waits(4)
         gate.set()
         answers = [*await asyncio.gather(*asking), await proxy.post(body)]
         assert sorted(str(answer.cache) for answer in answers) == ["COALESCED"] * 3 + ["HIT", "MISS"]

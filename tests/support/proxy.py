@@ -288,6 +288,14 @@ class Proxy:
                 total += float(found[3])
         return total
 
+    async def waits(self, count: int) -> None:
+        """Return when so many callers wait for fetches, those that share one included."""
+
+        async def so_many() -> bool:
+            return await self.metric("samewise_waiting") == count
+
+        await until(so_many)
+
     @contextlib.asynccontextmanager
     async def stream(
         self, body: Any, *, path: str = CHAT, headers: Mapping[str, str] | None = None

@@ -135,11 +135,7 @@ async def test_the_same_cold_question_at_all_workers_is_asked_once(
     gate = asyncio.Event()
     mb.always(Script(gate=gate))
     asking = [asyncio.create_task(fresh(proxy, {**B0, "stream": stream})) for _ in range(40)]
-
-    async def all_wait() -> bool:
-        return await proxy.metric("samewise_inflight") == 40
-
-    await until(all_wait)
+    await proxy.waits(40)
     gate.set()
     answers = await asyncio.gather(*asking)
     outcomes = Counter(str(answer[0]) for answer in answers)
@@ -160,11 +156,7 @@ async def test_what_is_not_kept_is_asked_for_by_each_and_nobody_waits_in_line(ma
                 return response.status
 
         asking = [asyncio.create_task(ask()) for _ in range(30)]
-
-        async def all_wait() -> bool:
-            return await proxy.metric("samewise_inflight") == 30
-
-        await until(all_wait)
+        await proxy.waits(30)
         gate.set()
         assert {*await asyncio.gather(*asking)} == {400}
     assert mb.count <= 3
@@ -260,11 +252,7 @@ async def test_a_worker_that_dies_while_it_asks_is_replaced_as_the_one_that_asks
     mb.once(Script(gate=gate))
     asking = [asyncio.create_task(fresh(proxy)) for _ in range(20)]
     await mb.arrived(1)
-
-    async def all_wait() -> bool:
-        return await proxy.metric("samewise_inflight") == 20
-
-    await until(all_wait)
+    await proxy.waits(20)
     victim = working(proxy)[1]
     os.kill(victim, signal.SIGKILL)
     if mb.gone == 0:
@@ -337,7 +325,7 @@ async def test_a_thousand_at_four_workers_and_two_proxies_are_one_upstream_call(
     asking: list[asyncio.Task[tuple[str | None, bytes]]] = []
 
     async def all_wait() -> bool:
-        waiting = [await proxy.metric("samewise_inflight") for proxy in (several, *others)]
+        waiting = [await proxy.metric("samewise_waiting") for proxy in (several, *others)]
         return sum(waiting) == len(asking)
 
     for wave in (1, 9, *[24] * 10):  # so that no process is too busy with newcomers to say that it lives

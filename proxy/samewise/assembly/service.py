@@ -60,6 +60,7 @@ async def running(settings: Settings, worker: Worker | None = None) -> AsyncIter
         otlp_endpoint=settings.telemetry.otlp_endpoint,
         sources=[
             sources.stores(lambda: stores.store.status()),
+            sources.fetches(lambda: house.flights.waiting),
             sources.upstreams(lambda: engine.members()),
             sources.levels(settings.verify.target, settings.verify.floor),
         ],

@@ -124,7 +124,7 @@ class Fetcher:
             if before:
                 recording.add(before)
                 await recording.room()
-                if not recording.joinable and not recording.followed:
+                if not recording.joinable and not recording.followers:
                     raise UpstreamFailed("abandoned", "too large to keep, and nobody reads it", sent=True)
             if last is None:
                 continue

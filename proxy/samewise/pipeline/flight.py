@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
 
 from samewise.pipeline.recording import Follower, Recording
 from samewise.ports import Trace
@@ -22,12 +21,17 @@ class Flights:
         self._tags: dict[str, frozenset[str]] = {}
         self._tenants: dict[str, str] = {}
         self._traces: dict[str, Trace | None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Recording] = {}
         self.landed = 0
         """Fetches that ended so far: unchanged since a lookup means that nothing can have been stored since."""
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def waiting(self) -> int:
+        """Callers of all fetches that run. May be asked from any thread."""
+        return sum(recording.followers for recording in tuple(self._tasks.values()))
 
     def find(self, key: str) -> tuple[Recording, Follower, Trace | None] | None:
         """A place in the fetch for this key that is under way, where it can still be joined from its start."""
@@ -51,7 +55,7 @@ class Flights:
         self._tenants[key] = tenant
         self._traces[key] = trace
         follower = recording.join()
-        task = self._spawn(self._run(recording, fill))
+        task = self._spawn(recording, fill)
         task.add_done_callback(lambda _: self._close(key, recording))
         return recording, follower
 
@@ -59,7 +63,7 @@ class Flights:
         """A fetch for one caller, that nobody can join; cancel its task when the caller leaves."""
         recording = Recording(self._limit)
         follower = recording.join()
-        return recording, follower, self._spawn(self._run(recording, fill))
+        return recording, follower, self._spawn(recording, fill)
 
     def forget(self, *, key: str | None = None, tag: str | None = None, tenant: str = "") -> None:
         """Newcomers no longer join these fetches; who is in stays in. `tenant`: those of this one alone."""
@@ -82,10 +86,10 @@ class Flights:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _spawn(self, recording: Recording, fill: Fill) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._run(recording, fill))
+        self._tasks[task] = recording
+        task.add_done_callback(self._tasks.pop)
         return task
 
     async def _run(self, recording: Recording, fill: Fill) -> None:

@@ -103,9 +103,9 @@ class Recording:
         return self._dropped == 0
 
     @property
-    def followed(self) -> bool:
-        """True while somebody wants it."""
-        return bool(self._followers)
+    def followers(self) -> int:
+        """How many want it."""
+        return len(self._followers)
 
     def _leave(self, follower: Follower) -> None:
         self._followers.discard(follower)

@@ -67,6 +67,9 @@ INSTRUMENTS = {
         Instrument("samewise.changes", "counter", "{change}", "Other changes by operators or the proxy itself"),
         Instrument("samewise.events", "counter", "{event}", "Everything else that was noticed, by kind"),
         Instrument("samewise.inflight", "gauge", "{request}", "Requests being answered"),
+        Instrument(
+            "samewise.waiting", "gauge", "{request}", "Requests whose answer is being fetched, followers included"
+        ),
         Instrument("samewise.upstream.healthy", "gauge", "1", "1 while the upstream answers", "min"),
         Instrument("samewise.upstream.environment", "gauge", "1", "1 for what the upstream is now", "max"),
         Instrument("samewise.upstream.running", "gauge", "{request}", "Requests of ours running on the upstream"),

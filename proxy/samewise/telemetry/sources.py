@@ -1,4 +1,4 @@
-"""Gauges that are asked for when they are read: stores and upstreams."""
+"""Gauges that are asked for when they are read: stores, fetches and upstreams."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def stores(status: Callable[[], Sequence[StoreStatus]]) -> Source:
                 yield Number("samewise.store.entries", tier, row.entries)
             if row.bytes is not None:
                 yield Number("samewise.store.bytes", tier, row.bytes)
+
+    return numbers
+
+
+def fetches(waiting: Callable[[], int]) -> Source:
+    """Who waits for them."""
+
+    def numbers() -> Iterator[Number]:
+        yield Number("samewise.waiting", (), waiting())
 
     return numbers
 
