@@ -182,6 +182,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     `environment`: only a member of this environment may answer (None: any). `route` makes what affinity
     looks at (`core.route.prompt_prefix`), when it is looked at. `headers` are the client's end-to-end fields.
     `hedge`: another member may be asked as well where the first is slow to begin, or dies before it does.
+    `lost`: the member that died over it already; it is not asked again, and one other is.
     """
 
     method: str
@@ -193,6 +194,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     route: Callable[[], bytes] | None = None
     member: str | None = None
     hedge: bool = False
+    lost: str = ""
     purpose: Literal["user", "verify", "probe"] = "user"
 
 
@@ -210,6 +212,8 @@ class Exchange(Protocol):
     instance: str | None
     concurrency: int
     """Requests of ours that ran on the member when this one began, itself included."""
+    lost: str
+    """The member that died over the call before this one was asked; empty where none did."""
 
     @property
     def streaming(self) -> bool:

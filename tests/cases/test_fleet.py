@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from pathlib import Path
 
+import aiohttp
 import msgspec
+import pytest
 
 from samewise.ports import ControlEvent
 from tests.cases.conftest import MakeProxy
@@ -96,6 +99,64 @@ async def test_an_answer_that_is_not_reproducible_is_never_asked_for_twice(
         for _ in range(4):
             assert (await proxy.post(unseeded)).cache == "BYPASS"
         assert mb.count + other.count == 4
+
+
+def head(kind: str, body: bytes = b"", environment: str = "a" * 32) -> bytes:
+    """The head of a 200 whose connection will end within its body."""
+    fields = f"Content-Type: {kind}\r\nx-samewise-environment: {environment}\r\nContent-Length: 1000\r\n"
+    return f"HTTP/1.1 200 OK\r\n{fields}\r\n".encode() + body
+
+
+DIES = {
+    "a stream before its first event": (True, head("text/event-stream", b": soon\n\n")),
+    "a body in its middle": (False, head("application/json", b'{"id": "x", ')),
+}
+
+
+@pytest.mark.parametrize(("stream", "wire"), DIES.values(), ids=DIES.keys())
+async def test_an_answer_that_breaks_off_before_anything_was_given_on_comes_from_one_other(
+    make_proxy: MakeProxy, mb: MockBackend, stream: bool, wire: bytes
+) -> None:
+    async with MockBackend() as other:
+        proxy = await make_proxy(mb.url, other.url, settings={"routing.strategy": "round-robin"})
+        mb.always(Script(wire=wire, end="eof"))
+        for number in range(4):
+            body = {**asked(number), "stream": stream}
+            answer = await proxy.post(body)
+            assert (answer.status, answer.cache, answer.text) == (200, "MISS", f"nonce {number + 1} end")
+            assert (await proxy.post(body)).cache == "HIT"
+            entry = await proxy.admin("GET", f"/entries/{answer.key}")
+            assert entry["instance"] == "mock" and entry["environment"] == "a" * 32
+        assert other.count == 4 and 0 < mb.count <= 4
+
+
+@pytest.mark.parametrize(("stream", "wire"), DIES.values(), ids=DIES.keys())
+async def test_no_third_is_asked_and_none_for_what_another_would_answer_differently(
+    make_proxy: MakeProxy, mb: MockBackend, stream: bool, wire: bytes
+) -> None:
+    async with MockBackend() as second, MockBackend() as third:
+        backends = (mb, second, third)
+        proxy = await make_proxy(*[each.url for each in backends], settings={"routing.strategy": "round-robin"})
+        for each in backends:
+            each.always(Script(wire=wire, end="eof"))
+        for body, calls in ((asked(1), 2), ({**B0, "temperature": 1, "seed": None}, 1)):
+            before = sum(each.count for each in backends)
+            with contextlib.suppress(aiohttp.ClientError):
+                answer = await proxy.post({**body, "stream": stream})
+                assert answer.status == 502 or (stream and '"error"' in answer.data()[-1])
+            assert sum(each.count for each in backends) - before == calls
+
+
+async def test_what_was_given_on_is_never_continued_by_another(make_proxy: MakeProxy, mb: MockBackend) -> None:
+    event = b'data: {"id": "x", "choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+    async with MockBackend() as other:
+        proxy = await make_proxy(mb.url, other.url, settings={"routing.strategy": "round-robin"})
+        for each in (mb, other):
+            each.always(Script(wire=head("text/event-stream", event), end="eof"))
+        with contextlib.suppress(aiohttp.ClientError):
+            answer = await proxy.post({**asked(1), "stream": True})
+            assert '"error"' in answer.data()[-1]
+        assert mb.count + other.count == 1
 
 
 BAD = [f"http://127.0.0.1:1/v1{more}" for more in ("?x=1", "#x")]

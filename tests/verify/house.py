@@ -58,6 +58,7 @@ class Answering:
         self.member = member
         self.instance: str | None = member
         self.concurrency = concurrency
+        self.lost = ""
         self._reply = reply
 
     @property

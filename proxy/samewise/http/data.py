@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,7 +22,8 @@ from samewise.http import body, models, render, server
 from samewise.http.auth import Caller, Gate
 from samewise.http.framing import MAX_REMEMBERED
 from samewise.http.health import Health
-from samewise.http.hot import MATTERS, Hot, HotAnswers
+from samewise.http.hot import Hot, HotAnswers
+from samewise.http.question import Question, question
 from samewise.pipeline.account import Account
 from samewise.pipeline.answer import Answerer
 from samewise.pipeline.ask import Ask
@@ -41,7 +42,7 @@ GONE = 499
 class Plain(NamedTuple):
     """A request that is all there: what it is remembered by, its body, and the generation at its door."""
 
-    question: Hashable
+    question: Question
     raw: bytes
     generation: int
 
@@ -171,9 +172,7 @@ class DataPort:
         raw = body.at_once(incoming, self._bounds.size)
         if raw is None:
             return None
-        fields = incoming.headers.items()
-        mattering = [(name, value) for given, value in fields if (name := given.lower()) in MATTERS]
-        return Plain((incoming.raw_path, *mattering, raw), raw, self._hot.generation)
+        return Plain(question(incoming.raw_path, incoming.headers.items(), raw), raw, self._hot.generation)
 
     def _offer(self, incoming: web.BaseRequest, plain: Plain, reply: Reply, account: Account) -> None:
         """Remember a hit of the first tier, so that it is given again the short way."""

@@ -1,9 +1,10 @@
-"""Hits that are served again: below the parser for the same bytes, before the plan for the same body.
+"""Hits that are served again: below the parser for the same bytes and for plain ones, before the plan for the rest.
 
 What holds, and is tested against the long way:
-1. A request is answered here only when it is, byte for byte, one that the long way answered with a hit, on a
-   connection whose parser is clean (`Framing`), or has the same path, body and every header field that can
-   matter (`MATTERS`).
+1. A request is answered here only when it is, byte for byte, one that the long way answered with a hit, or has
+   the same path, body and every header field that can matter (`question.MATTERS`). Below the parser it is
+   answered only on a connection whose parser is clean (`Framing`), and of other bytes only where they are plain
+   (`question.of_bytes`).
 2. Everything that was true then is true now: the generation (epochs, profiles, environments, members, keys) is
    the same, and the memory tier has the very same entry, fresh. Where there is no memory tier the store is asked
    each time, and must have an equal entry. Otherwise the long way decides anew.
@@ -21,28 +22,9 @@ from typing import TypeVar
 
 from samewise.core.entry import Entry
 from samewise.core.plan import Plan
+from samewise.http import question as questions
+from samewise.http.question import Question
 from samewise.ports import Clock, Found, Repeat, StoreUnavailable, Tier, Trace
-
-MATTERS = frozenset(
-    {
-        "authorization",
-        "x-api-key",
-        "api-key",
-        "content-type",
-        "content-encoding",
-        "cache-control",
-        "x-samewise-ttl",
-        "x-samewise-sample",
-        "x-samewise-tags",
-        "anthropic-beta",
-        "anthropic-version",
-        "openai-beta",
-        "openai-version",
-        "expect",
-        "connection",
-    }
-)
-"""Header fields on which the answer, its key, or the right to it depends."""
 
 _REMEMBERED = 65_536
 _T = TypeVar("_T")
@@ -142,7 +124,7 @@ class HotAnswers:
         self._requests = Memo(limit)
         self._bodies = Memo(limit)
         self._seen: OrderedDict[int, None] = OrderedDict()
-        self._heads: OrderedDict[bytes, None] = OrderedDict()
+        self._heads: OrderedDict[Question, None] = OrderedDict()
         self.enabled = True
 
     @property
@@ -165,8 +147,18 @@ class HotAnswers:
             self._requests.drop(data)
         return response
 
-    def by_body(self, question: Hashable) -> tuple[Hot, bytes] | None:
-        """The hit and the response to a request with this `question`: path, values of `MATTERS`, body."""
+    def by_fields(self, data: bytes) -> bytes | None:
+        """The response to a plain request that is these bytes, asked before under other fields that don't matter."""
+        asked = questions.of_bytes(data) if self._peek is not None else None
+        found = None if asked is None else self.by_body(asked)
+        if found is None:
+            return None
+        hot, response = found
+        self.remember_request(b"", data, hot)
+        return response
+
+    def by_body(self, question: Question) -> tuple[Hot, bytes] | None:
+        """The hit and the response to a request with this question."""
         hot = self._bodies.get(question) if self._peek is not None else None
         if hot is None:
             return None
@@ -176,8 +168,8 @@ class HotAnswers:
             return None
         return hot, response
 
-    async def by_store(self, question: Hashable) -> bytes | None:
-        """The response to a request with this `question`, where there is no memory tier and the store has the hit."""
+    async def by_store(self, question: Question) -> bytes | None:
+        """The response to a request with this question, where there is no memory tier and the store has the hit."""
         hot = self._bodies.get(question) if self._look is not None else None
         if hot is None or self._look is None or not self._holds(hot):
             return None
@@ -193,22 +185,22 @@ class HotAnswers:
         return self._given(hot, began, now, self._clock.monotonic() - began)
 
     def is_head(self, data: bytes) -> bool:
-        """True for the head of a remembered request whose body came separately: its body is worth waiting for."""
-        return self.enabled and data in self._heads
+        """True for a head that asks as one did whose body came separately: a moment's wait for the body is worth it."""
+        return self.enabled and len(self._heads) > 0 and questions.of_head(data) in self._heads
 
     def remember_request(self, head: bytes, data: bytes, hot: Hot) -> None:
         """Keep what was asked twice. `head`: the first piece, where the request came in several."""
         if self._peek is None:
             return
+        if head and (asks := questions.of_head(head)) is not None:
+            _bounded(self._heads, asks)
         index = hash(data)
         if index not in self._seen:
             _bounded(self._seen, index)
             return
         self._requests.keep(data, hot, len(data))
-        if head:
-            _bounded(self._heads, head)
 
-    def remember_body(self, question: Hashable, body: bytes, hot: Hot) -> None:
+    def remember_body(self, question: Question, body: bytes, hot: Hot) -> None:
         """For requests that differ in header fields that don't matter."""
         self._bodies.keep(question, hot, len(body))
 

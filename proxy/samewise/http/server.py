@@ -40,6 +40,9 @@ _LIMITS: dict[str, Any] = {
 KEEPALIVE = 75.0
 """Seconds that an idle connection is kept."""
 
+HOLD = 0.05
+"""Seconds for which the head of what may be a known request is kept from the parser, for its body to come."""
+
 LINGER = 5.0
 """Seconds that a client may go on sending what was refused already: closed under it, it might lose the answer."""
 
@@ -139,7 +142,7 @@ class _Last(web.Response):
 class Protocol(Speaking):
     """Hits that were answered before are answered here, below the parser (`hot`)."""
 
-    __slots__ = ("_asked", "_framing", "_held", "_hot", "_late", "_outlet", "_patience")
+    __slots__ = ("_asked", "_framing", "_held", "_holding", "_hot", "_late", "_outlet", "_patience")
 
     def __init__(self, manager: web.Server, *, hot: HotAnswers | None, patience: float, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -149,6 +152,7 @@ class Protocol(Speaking):
         self._late: asyncio.TimerHandle | None = None
         self._framing = Framing()
         self._held = b""
+        self._holding: asyncio.TimerHandle | None = None
         self._outlet = Outlet(self._loop, patience)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -160,6 +164,7 @@ class Protocol(Speaking):
         """Nobody is waited for any more."""
         if self._late is not None:
             self._late.cancel()
+        self._let_go()
         self._outlet.free()
         super().connection_lost(exc)
 
@@ -194,7 +199,7 @@ class Protocol(Speaking):
         self.force_close()
 
     def data_received(self, data: bytes) -> None:
-        """Answer what is known byte for byte while nothing else is under way; give everything else to the parser.
+        """Answer what is known while nothing else is under way; give everything else to the parser.
 
         No bytes at all are the parser's own: it is asked to go on with what it has.
         """
@@ -203,11 +208,10 @@ class Protocol(Speaking):
             self._parse(data)
             return
         if self._held:
-            data = self._held + data
-            self._held = b""
+            data = self._let_go() + data
         idle = self._waiter is not None and not self._waiter.done() and not self._messages
         if idle and self._framing.clear and not self._paused and not self._close:
-            response = hot.by_request(data)
+            response = hot.by_request(data) or hot.by_fields(data)
             if response is not None:
                 self._asked = True
                 self.transport.write(response)  # type: ignore[union-attr]
@@ -215,8 +219,17 @@ class Protocol(Speaking):
                 return
             if hot.is_head(data):
                 self._held = data
+                self._holding = self._loop.call_later(HOLD, lambda: self._parse(self._let_go()))
                 return
         self._parse(data)
+
+    def _let_go(self) -> bytes:
+        """What is held, which it is no more."""
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+        held, self._held = self._held, b""
+        return held
 
     def _parse(self, data: bytes) -> None:
         """A request at a time, so that what is wrong with one leaves those before it their answers.

@@ -94,6 +94,25 @@ class Fetcher:
         """Write the recording to its end. Raises UpstreamFailed where there is no whole answer."""
         exchange = await self._open(question.call)
         try:
+            await self._take(question, exchange, recording)
+        except UpstreamFailed as failure:
+            if not _repeats(question.call, exchange, recording, failure):
+                raise
+            await self._take(question, await self._another(question.call, exchange, failure), recording)
+
+    async def _another(self, call: Call, dead: Exchange, failure: UpstreamFailed) -> Exchange:
+        """The same from one other, whose head is as good as the one that is known already. Raises the failure."""
+        try:
+            exchange = await self._engine.open(msgspec.structs.replace(call, lost=dead.member))
+        except UpstreamFailed:
+            raise failure from None
+        if (exchange.status, exchange.environment, exchange.streaming) != (200, dead.environment, dead.streaming):
+            await exchange.close()
+            raise failure
+        return exchange
+
+    async def _take(self, question: Question, exchange: Exchange, recording: Recording) -> None:
+        try:
             head = _head(exchange)
             recording.begin(head)
             if exchange.streaming and head.status == 200:
@@ -251,6 +270,12 @@ class Fetcher:
             concurrency=head.concurrency,
             extra={VARIANT: [list(each) for each in variant]} if variant else {},
         )
+
+
+def _repeats(call: Call, exchange: Exchange, recording: Recording, failure: UpstreamFailed) -> bool:
+    """True where the answer can be had again, and died before anything of it was given out or decided."""
+    unheard = exchange.status == 200 and recording.size == 0 and recording.decision is None
+    return failure.kind == "cut" and call.hedge and not exchange.lost and unheard
 
 
 def _lasting(question: Question, recording: Recording) -> tuple[Event, ...]:

@@ -37,11 +37,13 @@ async def _coming(family: Family, plan: Plan, source: Coming, marks: Marks, cloc
         marks.outcome = "coalesced"
     marks.environment = head.environment or marks.environment
     marks.member, marks.answered = head.member, head.status
-    fields = fields_of(head, first=marks.outcome != "coalesced")
+    first = marks.outcome != "coalesced"
     if (plan.stream or plan.relayed) and head.streaming and head.status == 200:
         bursts = _live(family, plan, source, marks, clock)
+        fields = fields_of(head, first=first)
         return Reply(status=200, headers=fields, bursts=bursts, cut=family.cut, sources=(source,))
     answer = await settled(family, source, marks, clock)
+    fields = fields_of(source.recording.head or head, first=first)
     if not plan.stream and answer.form == "sse" and failure_of(source) is not None:
         raise truncated()
     if answer.status != 200 or (answer.form == "json" and failure_of(source) is not None):

@@ -45,6 +45,7 @@ class HttpExchange:
         self.member = member
         self.instance = instance
         self.concurrency = concurrency
+        self.lost = ""
         self._response = response
         self._timeouts = timeouts
         self._silence = Silence(response.content, timeouts, started)

@@ -22,7 +22,7 @@ class Pool:
 
     A request that can't have reached an upstream (no connection) is tried on the next eligible one, until
     none is left. One that may have run is not repeated, but for a question whose answer is the same whoever
-    gives it: where an upstream died over it, one other is asked, and no third.
+    gives it: where an upstream died over it, one other is asked, and no third (`Call.lost`, `Exchange.lost`).
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class Pool:
 
     async def open(self, call: Call) -> Exchange:
         """Send and wait for the head of the answer. Raises UpstreamFailed."""
-        tried: list[Upstream] = []
+        tried = [member for member in self._members.values() if member.url == call.lost]
         if self._hedge > 0 and call.hedge and len(self._eligible(call, tried)) > 1:
             return await first_of(self._open(call, tried), lambda: self._open(call, tried), self._hedge)
         return await self._open(call, tried)
 
     async def _open(self, call: Call, tried: list[Upstream]) -> Exchange:
         """On one after the other; `tried` are those that are not asked (again)."""
-        died = False
+        lost = call.lost
         while True:
             candidates = self._eligible(call, tried)
             if not candidates:
@@ -114,12 +114,15 @@ class Pool:
             member = self._choose(candidates, call)
             tried.append(member)
             try:
-                return await member.open(call)
+                exchange = await member.open(call)
             except UpstreamFailed as failure:
-                repeats = call.hedge and not died if failure.kind == "cut" else failure.kind == "unreachable"
+                repeats = call.hedge and not lost if failure.kind == "cut" else failure.kind == "unreachable"
                 if not repeats or not isinstance(call.body, bytes) or not self._eligible(call, tried):
                     raise
-                died = died or failure.sent
+                lost = lost or (member.url if failure.sent else "")
+            else:
+                exchange.lost = lost
+                return exchange
 
     def _choose(self, candidates: Sequence[Upstream], call: Call) -> Upstream:
         """Where there is no choice, the strategy is told all the same of what it records, while the one is asked."""
