@@ -21,7 +21,6 @@ from tests.support.proxy import B0, Proxy, until
 
 DASHBOARD: dict[str, Any] = json.loads(text("compose/grafana/dashboards/samewise.json"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
 
 def asked(text: str, **changes: Any) -> dict[str, Any]:
@@ -105,6 +104,8 @@ def filled(expression: str) -> str:
     return expression
 
 
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="session")
 async def test_every_panel_has_data_and_outcomes_add_up(make_proxy: MakeProxy, mb: MockBackend, tmp_path: Path) -> None:
     proxy = await make_proxy(settings={"verify.rate": 1.0, "verify.each": 0, "store.url": f"sqlite:///{tmp_path}/s.db"})
     stop = asyncio.Event()

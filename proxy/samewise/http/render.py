@@ -16,7 +16,7 @@ from samewise.core.reason import Reason
 from samewise.http.gather import Gathering
 from samewise.http.ping import Pings
 from samewise.pipeline.account import Account
-from samewise.pipeline.source import Reply
+from samewise.pipeline.source import Live, Reply
 
 _ERROR = 400
 _PIECE = 256 * 1024
@@ -103,15 +103,15 @@ async def send(request: web.BaseRequest, reply: Reply, account: Account, *, ping
     `ping`: seconds of silence after which a stream that is under way shows a sign of life; 0 for never.
     """
     headers = _headers(reply.headers, marks(account, reply.status))
-    if reply.bursts is None and reply.recorded is None:
+    if reply.live is None and reply.recorded is None:
         account.first_byte()
         return web.Response(status=reply.status, headers=headers, body=reply.body)
     response = web.StreamResponse(status=reply.status, headers=headers)
     if request.version >= HttpVersion11:
         response.enable_chunked_encoding()
     await response.prepare(request)
-    if reply.bursts is not None:
-        await _send_events(request, response, reply, account, Pings(ping))
+    if reply.live is not None:
+        await _send_events(request, response, reply.live, account, Pings(ping))
         return response
     account.first_byte()
     for piece in _pieces(reply.recorded or ()):
@@ -158,15 +158,14 @@ def _pieces(events: Iterable[Event]) -> Iterator[bytes]:
 async def _send_events(
     request: web.BaseRequest,
     response: web.StreamResponse,
-    reply: Reply,
+    live: Live,
     account: Account,
     pings: Pings,
 ) -> None:
-    assert reply.bursts is not None and reply.cut is not None
     gathering = Gathering(request, response)
     try:
         async with pings.on(request, response):
-            async for burst in reply.bursts:
+            async for burst in live.bursts:
                 account.first_byte()
                 pings.spoke()
                 await gathering.write(b"".join([wire(event) for event in burst]))
@@ -176,7 +175,7 @@ async def _send_events(
     except Exception as failure:
         gathering.flush()
         account.marks.reason = Reason.TRUNCATED
-        await response.write(wire(reply.cut(f"the answer was cut short: {failure}")))
+        await response.write(wire(live.cut(f"the answer was cut short: {failure}")))
         _hang_up(request)
         return
     await response.write_eof()

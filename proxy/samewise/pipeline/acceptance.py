@@ -10,10 +10,11 @@ import msgspec
 
 from samewise.core import canonical
 from samewise.core.acceptance import Asking, Judge, Report, Sample, schedule
-from samewise.core.answer import Answer, Event, Headers
+from samewise.core.answer import Answer, Headers
 from samewise.core.families.contract import Family
 from samewise.core.families.registry import BY_NAME
 from samewise.core.prompts import Prompt
+from samewise.pipeline.whole import whole
 from samewise.ports import Call, Engine, Exchange, UpstreamFailed
 
 _JSON: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
@@ -101,7 +102,7 @@ class Runner:
                 exchange = await self._open(target, asking, extras, self._salt())
             except UpstreamFailed as failure:
                 raise Unreachable(str(failure)) from failure
-            await _whole(exchange)
+            await _to_its_end(exchange)
             if exchange.status not in _REFUSED:
                 return extras
         return _TRIED[0]
@@ -133,7 +134,7 @@ class Runner:
         try:
             exchange = await self._open(target, asking, extras, warm if asking.warm else self._salt())
             member, environment = exchange.member, exchange.environment or ""
-            answer = await _whole(exchange)
+            answer = await _to_its_end(exchange)
         except UpstreamFailed as failure:
             return Sample(asking=asking, environment=environment, member=member, failure=str(failure))
         failure_ = _failure(family, answer, asking)
@@ -172,12 +173,9 @@ class Runner:
         )
 
 
-async def _whole(exchange: Exchange) -> Answer:
+async def _to_its_end(exchange: Exchange) -> Answer:
     try:
-        if exchange.streaming and exchange.status == 200:
-            events: list[Event] = [event async for burst in exchange.bursts() for event in burst]
-            return Answer(form="sse", events=tuple(events))
-        return Answer(form="json", status=exchange.status, body=await exchange.read())
+        return await whole(exchange)
     finally:
         await exchange.close()
 

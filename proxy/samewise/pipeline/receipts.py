@@ -15,7 +15,7 @@ from samewise.core.families.registry import BY_NAME
 from samewise.core.receipts import Checked, Line, Receipt
 from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Ask
-from samewise.pipeline.source import Reply
+from samewise.pipeline.source import Live, Reply
 from samewise.pipeline.verify.recompute import Failed, Run
 from samewise.ports import Clock
 
@@ -46,8 +46,8 @@ class Receipts:
         if reply.status != 200:
             return reply
         marks.receipt = self._ids()
-        if reply.bursts is not None:
-            reply.bursts = self._followed(ask, reply.bursts, marks)
+        if reply.live is not None:
+            reply.live = Live(self._followed(ask, reply.live.bursts, marks), reply.live.cut)
             return reply
         if reply.recorded is not None:
             answer = Answer(form="sse", events=reply.recorded)

@@ -11,7 +11,7 @@ from samewise.core.families.contract import Family
 from samewise.core.plan import Plan
 from samewise.core.reason import Reason
 from samewise.pipeline.account import Marks
-from samewise.pipeline.source import Coming, Given, Reply, Source, as_body, as_events, fields_of, typed, visible
+from samewise.pipeline.source import Coming, Given, Live, Reply, Source, as_body, as_events, fields_of, typed, visible
 from samewise.ports import Clock, UpstreamFailed
 
 
@@ -39,9 +39,8 @@ async def _coming(family: Family, plan: Plan, source: Coming, marks: Marks, cloc
     marks.member, marks.answered = head.member, head.status
     first = marks.outcome != "coalesced"
     if (plan.stream or plan.relayed) and head.streaming and head.status == 200:
-        bursts = _live(family, plan, source, marks, clock)
-        fields = fields_of(head, first=first)
-        return Reply(status=200, headers=fields, bursts=bursts, cut=family.cut, sources=(source,))
+        live = Live(_bursts(family, plan, source, marks, clock), family.cut)
+        return Reply(status=200, headers=fields_of(head, first=first), live=live, sources=(source,))
     answer = await settled(family, source, marks, clock)
     fields = fields_of(source.recording.head or head, first=first)
     if not plan.stream and answer.form == "sse" and failure_of(source) is not None:
@@ -88,7 +87,7 @@ def failure_of(source: Coming) -> Reason | None:
             return None
 
 
-async def _live(
+async def _bursts(
     family: Family, plan: Plan, source: Coming, marks: Marks, clock: Clock
 ) -> AsyncIterator[Sequence[Event]]:
     async for burst in source.follower.bursts():

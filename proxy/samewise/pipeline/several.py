@@ -18,7 +18,7 @@ from samewise.pipeline import reply
 from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Asked
 from samewise.pipeline.resolve import Resolver
-from samewise.pipeline.source import Coming, Given, Reply, Source, typed
+from samewise.pipeline.source import Coming, Given, Live, Reply, Source, typed
 from samewise.ports import RECORDED, Clock, UpstreamFailed
 
 
@@ -49,7 +49,7 @@ class Several:
             _leave(sources)
             raise
         marks.gather(trails)
-        if made.bursts is None and made.status == 200:
+        if made.live is None and made.status == 200:
             marks.usage = _asked_now(asked.family.usage(Answer(form="json", body=made.body)), trails)
         return made
 
@@ -84,8 +84,8 @@ class Several:
                             status=answer.status, headers=head.headers, body=answer.body, sources=tuple(sources)
                         )
                     fields = fields or head.headers
-        bursts = self._interleaved(asked, trails, sources, marks)
-        return Reply(status=200, headers=fields, bursts=bursts, cut=asked.family.cut, sources=tuple(sources))
+        live = Live(self._interleaved(asked, trails, sources, marks), asked.family.cut)
+        return Reply(status=200, headers=fields, live=live, sources=tuple(sources))
 
     async def _interleaved(
         self, asked: Asked, trails: Sequence[Marks], sources: Sequence[Source], marks: Marks

@@ -41,9 +41,15 @@ class Coming(msgspec.Struct, frozen=True):
 Source = Given | Coming
 
 
+class Live(msgspec.Struct, frozen=True):
+    """Events while they come; `cut` makes of a message the one that tells that they broke off."""
+
+    bursts: AsyncIterator[Sequence[Event]]
+    cut: Callable[[str], Event]
+
+
 class Reply(msgspec.Struct, kw_only=True):
-    """An answer for one caller: `body`; or `recorded` events, all there; or `bursts` of events while they come, whose
-    breaking off `cut` tells.
+    """An answer for one caller: `body`; or `recorded` events, all there; or `live` ones.
 
     `close` when the caller has it or is gone. `plan` is there where it is one unit's.
     """
@@ -52,8 +58,7 @@ class Reply(msgspec.Struct, kw_only=True):
     headers: Headers
     body: bytes = b""
     recorded: tuple[Event, ...] | None = None
-    bursts: AsyncIterator[Sequence[Event]] | None = None
-    cut: Callable[[str], Event] | None = None
+    live: Live | None = None
     sources: tuple[Source, ...] = ()
     plan: Plan | None = None
 

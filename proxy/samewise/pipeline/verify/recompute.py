@@ -10,11 +10,12 @@ import msgspec
 
 from samewise.core import again
 from samewise.core.again import TRIED, Extras, both
-from samewise.core.answer import Answer, Event, Headers, Usage
+from samewise.core.answer import Answer, Headers, Usage
 from samewise.core.entry import Entry
 from samewise.core.families.contract import Family, Output
 from samewise.core.families.registry import BY_NAME
 from samewise.core.fingerprint import CONTRACT, ENVIRONMENT_PATH, Environment
+from samewise.pipeline.whole import whole
 from samewise.ports import Call, Clock, Engine, Exchange, Member, UpstreamFailed
 
 Kind = Literal["busy", "unreachable", "timeout", "refused", "truncated", "environment", "unreadable"]
@@ -136,7 +137,7 @@ class Recomputer:
                 _check_environment(exchange, entry)
                 if exchange.status in _NOT_TAKEN and extras != list(tries)[-1]:
                     continue
-                answer = await _whole(exchange)
+                answer = await _answer(exchange)
             finally:
                 await exchange.close()
             if extras != wanted:
@@ -202,7 +203,7 @@ def _check_environment(exchange: Exchange, entry: Entry) -> None:
         raise Failed("environment", "another environment answered")
 
 
-async def _whole(exchange: Exchange) -> Answer:
+async def _answer(exchange: Exchange) -> Answer:
     """All of the answer. Raises Failed where there is none, or where it is an error."""
     status = exchange.status
     if status in _BUSY or status >= 500:
@@ -210,10 +211,7 @@ async def _whole(exchange: Exchange) -> Answer:
     if status != 200:
         raise Failed("refused", f"the upstream answered {status}")
     try:
-        if exchange.streaming:
-            events: list[Event] = [event async for burst in exchange.bursts() for event in burst]
-            return Answer(form="sse", headers=exchange.headers, events=tuple(events))
-        return Answer(form="json", headers=exchange.headers, body=await exchange.read())
+        return await whole(exchange)
     except UpstreamFailed as failure:
         raise _failed(failure) from failure
 
