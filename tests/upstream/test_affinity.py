@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from samewise.core.route import ROUTED, prompt_prefix
 from samewise.ports import Call
 from samewise.upstream.affinity import Prefix, Session, by_name, by_rendezvous
-from samewise.upstream.prefixes import Seen, blocks
+from samewise.upstream.prefixes import SHARED_BY, Seen, blocks
 from samewise.upstream.strategy import LeastLoaded
 from tests.support.clock import ManualClock
 
@@ -149,6 +150,43 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(seen) == 10
     assert seen.depth("http://b/v1", (99,)) == 1
     assert seen.depth("http://b/v1", (1,)) == 0
+
+
+def test_what_is_remembered_grows_with_the_upstreams_up_to_a_bound() -> None:
+    seen = Seen(remembered=25, each=10)
+    for upstream, length in enumerate((10, 20, 25, 25)):
+        for number in range(100):
+            seen.note(f"http://{upstream}/v1", (1000 * upstream + number,))
+        assert len(seen) == length
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.booleans()),
+        max_size=40,
+    )
+)
+def test_the_record_is_what_each_upstream_has_seen_since_it_was_forgotten(
+    happened: list[tuple[str, list[int], bool]],
+) -> None:
+    seen, model, followers = Seen(), dict[str, set[int]](), dict[int, set[int]]()
+    for url, numbers, forgotten in happened:
+        chain = blocks(b"".join(bytes([number]) * 4 for number in numbers), 1)
+        if forgotten:
+            seen.forget(url)
+            model.pop(url, None)
+        else:
+            seen.note(url, chain)
+            model.setdefault(url, set()).update(chain)
+            for before, link in itertools.pairwise(chain):
+                followers.setdefault(before, set()).add(link)
+        for each in "abc":
+            known = model.get(each, set())
+            assert seen.depth(each, chain) == next(
+                (at for at, link in enumerate(chain) if link not in known), len(chain)
+            )
+        shared = [at + 1 for at, link in enumerate(chain) if len(followers.get(link, ())) >= SHARED_BY]
+        assert seen.common(chain) == (shared[-1] if shared else 0)
 
 
 def test_an_unknown_strategy_is_refused_by_name() -> None:

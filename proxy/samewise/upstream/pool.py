@@ -90,6 +90,8 @@ class Pool:
         if member is None:
             return False
         member.drain(True)
+        if self._strategy.seen is not None:
+            self._strategy.seen.forget(member.url)
         task = asyncio.create_task(self._leave(member))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)

@@ -12,9 +12,12 @@ BYTES_PER_TOKEN = 4
 DEFAULT_BLOCK = 64
 """Tokens of a block, where the backend doesn't say."""
 REMEMBERED = 200_000
-"""Blocks that are remembered, over all upstreams."""
+"""Blocks that are remembered at most, over all upstreams; one takes about 200 bytes."""
+EACH = 32_768
+"""Blocks that are remembered for each upstream."""
 SHARED_BY = 4
 """Different continuations that make a block common property: it is soon warm everywhere."""
+_FOLLOWERS = 7
 
 
 def blocks(prefix: bytes, tokens: int = DEFAULT_BLOCK) -> tuple[int, ...]:
@@ -33,54 +36,64 @@ def _chain(prefix: bytes, size: int) -> Iterator[int]:
         yield link
 
 
-class _Block:
-    __slots__ = ("continuations", "urls")
-
-    def __init__(self) -> None:
-        self.urls: set[str] = set()
-        self.continuations: set[int] = set()
-
-
 class Seen:
-    """A bounded record; the least recently seen block is forgotten first."""
+    """A bounded record; the least recently seen block is forgotten first.
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
+    A block is one whole number: how many blocks were seen to follow it, in the lowest bits, and above them one bit for
+    each upstream that has seen it.
+    """
+
+    def __init__(self, remembered: int = REMEMBERED, each: int = EACH) -> None:
         self._remembered = remembered
-        self._blocks: OrderedDict[int, _Block] = OrderedDict()
+        self._each = each
+        self._blocks: OrderedDict[int, int] = OrderedDict()
+        self._bits: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def depth(self, url: str, chain: Sequence[int]) -> int:
         """Leading blocks of the chain that the upstream has seen."""
+        bit = self._bits.get(url, 0)
         for at, link in enumerate(chain):
-            block = self._blocks.get(link)
-            if block is None or url not in block.urls:
+            if not self._blocks.get(link, 0) & bit:
                 return at
         return len(chain)
 
     def common(self, chain: Sequence[int]) -> int:
         """Leading blocks of the chain that many different prompts begin with."""
         for at in range(len(chain) - 1, -1, -1):
-            block = self._blocks.get(chain[at])
-            if block is not None and len(block.continuations) >= SHARED_BY:
+            if self._blocks.get(chain[at], 0) & _FOLLOWERS >= SHARED_BY:
                 return at + 1
         return 0
 
     def note(self, url: str, chain: Sequence[int]) -> None:
         """The upstream is about to see it."""
-        for at, link in enumerate(chain):
-            block = self._blocks.get(link)
-            if block is None:
-                block = self._blocks[link] = _Block()
-            self._blocks.move_to_end(link)
-            block.urls.add(url)
-            if at + 1 < len(chain) and len(block.continuations) < SHARED_BY:
-                block.continuations.add(chain[at + 1])
-        while len(self._blocks) > self._remembered:
-            self._blocks.popitem(last=False)
+        bit = self._bit(url)
+        blocks, before = self._blocks, 0
+        for link in chain:
+            known = blocks.get(link)
+            if known is None and before and blocks[before] & _FOLLOWERS < SHARED_BY:
+                blocks[before] += 1
+            blocks[link] = (known or 0) | bit
+            blocks.move_to_end(link)
+            before = link
+        most = min(self._remembered, self._each * len(self._bits))
+        while len(blocks) > most:
+            blocks.popitem(last=False)
 
     def forget(self, url: str) -> None:
-        """The upstream began anew: its cache is cold."""
-        for block in self._blocks.values():
-            block.urls.discard(url)
+        """The upstream began anew, its cache cold, or is gone."""
+        bit = self._bits.pop(url, 0)
+        for link, block in self._blocks.items():
+            self._blocks[link] = block & ~bit
+
+    def _bit(self, url: str) -> int:
+        """Where the upstream is told in a block: the lowest bit that is nobody's."""
+        bit = self._bits.get(url)
+        if bit is None:
+            bit = _FOLLOWERS + 1
+            while bit in self._bits.values():
+                bit <<= 1
+            self._bits[url] = bit
+        return bit
