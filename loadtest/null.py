@@ -12,7 +12,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, cast
 
 ENVIRONMENT = "0" * 32
@@ -20,6 +20,7 @@ TEXT = "It is the same question, so it is the same answer. " * 18
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _STREAM = re.compile(rb'"stream": ?true')
 _AGAIN = b'"cache_salt"'
+_USAGE = re.compile(rb'"include_usage": ?true')
 
 
 def answer() -> bytes:
@@ -30,17 +31,19 @@ def answer() -> bytes:
     return json.dumps(body).encode()
 
 
-def events(chunks: int) -> list[bytes]:
-    """A stream of that many chunks, a finish, and its end."""
+def events(chunks: int, *, usage: bool = False) -> list[bytes]:
+    """A stream of that many chunks, a finish, the usage for who asks for it, and its end."""
 
-    def chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        body = {"id": "null", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    def chunk(*choices: dict[str, Any], **more: Any) -> bytes:
+        body = {"id": "null", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices, **more}
         return b"data: " + json.dumps(body).encode() + b"\n\n"
 
-    first = chunk({"role": "assistant", "content": ""})
-    words = [chunk({"content": f" word{at}"}) for at in range(chunks)]
-    return [first, *words, chunk({}, "stop"), b"data: [DONE]\n\n"]
+    def delta(finish: str | None = None, **delta: str) -> bytes:
+        return chunk({"index": 0, "delta": delta, "finish_reason": finish})
+
+    words = [delta(content=f" word{at}") for at in range(chunks)]
+    told = [chunk(usage={"prompt_tokens": 20, "completion_tokens": chunks, "total_tokens": 20 + chunks})]
+    return [delta(role="assistant", content=""), *words, delta("stop"), *(told if usage else ()), b"data: [DONE]\n\n"]
 
 
 def _response(body: bytes, kind: str = "application/json") -> bytes:
@@ -66,7 +69,11 @@ class Null(asyncio.Protocol):
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._answer = _response(answer())
-        self._events = [b"%x\r\n%b\r\n" % (len(event), event) for event in events(shape.chunks)] + [b"0\r\n\r\n"]
+        self._events = {
+            usage: [b"%x\r\n%b\r\n" % (len(event), event) for event in events(shape.chunks, usage=usage)]
+            + [b"0\r\n\r\n"]
+            for usage in (False, True)
+        }
         self._head = (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
             b"x-samewise-environment: " + ENVIRONMENT.encode() + b"\r\n\r\n"
@@ -99,10 +106,11 @@ class Null(asyncio.Protocol):
         if shape.again and _AGAIN in request:
             self._fail(self._transport, shape.again)
         elif _STREAM.search(request):
+            told = self._events[_USAGE.search(request) is not None]
             if shape.turns or shape.gap or shape.latency:
-                self._later(self._stream())
+                self._later(self._stream(told))
             else:
-                self._transport.write(self._head + b"".join(self._events))
+                self._transport.write(self._head + b"".join(told))
         elif shape.latency:
             asyncio.get_running_loop().call_later(shape.latency, self._transport.write, self._answer)
         else:
@@ -131,11 +139,11 @@ class Null(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _stream(self) -> None:
+    async def _stream(self, told: Sequence[bytes]) -> None:
         assert self._transport is not None
         await asyncio.sleep(self._shape.latency)
         self._transport.write(self._head)
-        for event in self._events:
+        for event in told:
             self._transport.write(event)
             await asyncio.sleep(self._shape.gap)
 

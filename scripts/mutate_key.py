@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "lone surrogates are one",
         "canonical.py",
-        'allow_nan=False)\n    return text.encode("utf-8", "surrogatepass")\n\n\ndef encode_large',
-        'allow_nan=False)\n    return text.encode("utf-8", "replace")\n\n\ndef encode_large',
+        'return _encode(value).encode("utf-8", "surrogatepass")',
+        'return _encode(value).encode("utf-8", "replace")',
     ),
     Mutant(
         "whole numbers as doubles",

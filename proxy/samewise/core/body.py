@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import msgspec
@@ -51,7 +50,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def write(body: Mapping[str, Any]) -> bytes:
+def write(body: Any) -> bytes:
     """Compact JSON in UTF-8, members in their order, lone surrogates escaped."""
     try:
         return msgspec.json.encode(body)

@@ -15,6 +15,9 @@ _ITEMS = 1 << 12
 _SHORT = 1 << 10
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
 def normalise(value: Any) -> Any:
     """The value with one spelling a number: 1.0 and 1e0 become 1, -0.0 becomes 0. Order is kept."""
     if isinstance(value, float):
@@ -28,8 +31,7 @@ def normalise(value: Any) -> Any:
 
 def encode(value: Any) -> bytes:
     """Compact JSON in the order given. Lone surrogates survive, so that two texts never join."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode("utf-8", "surrogatepass")
+    return _encode(value).encode("utf-8", "surrogatepass")
 
 
 def encode_large(value: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from samewise.core import canonical
+from samewise.core.body import write
 from samewise.core.salt import MEMBER
 
 _BEFORE = (
@@ -19,7 +19,7 @@ _BEFORE = (
     "system",
 )
 _PROMPTS = ("messages", "prompt", "input", "query", "text_1")
-_NOTHING = canonical.encode(None)
+_NOTHING = write(None)
 _SEPARATOR = b"\x1e"
 ROUTED = 256 << 10
 """Bytes of a prompt, about 64,000 tokens, by which it is routed: what comes later decides nothing."""
@@ -32,7 +32,7 @@ def prompt_prefix(request: Mapping[str, Any], salt: str = "") -> bytes:
     long the prompt is. Routing alone depends on them: what is left out here costs reuse, never correctness.
     """
     before = {MEMBER: salt or None, **request}
-    parts = [_NOTHING if (value := before.get(name)) is None else canonical.encode(_clipped(value)) for name in _BEFORE]
+    parts = [_NOTHING if (value := before.get(name)) is None else write(_clipped(value)) for name in _BEFORE]
     room = ROUTED - sum(map(len, parts))
     for name in _PROMPTS:
         for part in _prompt(request.get(name)):
@@ -51,11 +51,11 @@ def _prompt(value: Any) -> Iterator[bytes]:
             yield value[:ROUTED].encode("utf-8", "surrogatepass")
         case [dict() | list(), *_]:
             for item in value:
-                yield canonical.encode(_clipped(item))
+                yield write(_clipped(item))
         case [*items]:
-            yield canonical.encode(_clipped(items))[:-1]
+            yield write(_clipped(items))[:-1]
         case _:
-            yield canonical.encode(_clipped(value))
+            yield write(_clipped(value))
 
 
 def _clipped(value: Any) -> Any:

@@ -15,15 +15,14 @@ from samewise.core.answer import Answer, Event
 from samewise.core.decide import Discard, Keep, Mode, after_fetch, lifetime
 from samewise.core.entry import Entry
 from samewise.core.families.contract import Family
-from samewise.core.fingerprint import CONTRACT, ENVIRONMENT_PATH
+from samewise.core.fingerprint import CONTRACT
 from samewise.core.plan import Plan, Unit
 from samewise.core.reason import Reason
+from samewise.pipeline.confirm import Confirmations
 from samewise.pipeline.lane import Lane
 from samewise.pipeline.recording import Head, Recording
 from samewise.ports import Call, Clock, Engine, Exchange, Store, StoreUnavailable, Trace, UpstreamFailed
 
-CONFIRM = 5.0
-"""Seconds that a backend may take to say that it is still what it was."""
 AFTERGLOW = 1.0
 """Seconds that a stream may take to close after its last event, for its connection to be used again."""
 
@@ -82,6 +81,7 @@ class Fetcher:
     ) -> None:
         """`lane`: where long prompts are written down. `paused` tells whether nothing of an environment is kept now."""
         self._engine = engine
+        self._confirmations = Confirmations(engine)
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -161,14 +161,8 @@ class Fetcher:
         environment = question.plan.context.environment
         if not question.keep or environment is None or environment.origin != CONTRACT:
             return head
-        call = Call(method="GET", path=ENVIRONMENT_PATH, member=head.member, purpose="probe")
-        try:
-            async with asyncio.timeout(CONFIRM):
-                exchange = await self._engine.open(call)
-                await exchange.close()
-        except (UpstreamFailed, TimeoutError):
-            return msgspec.structs.replace(head, environment="")
-        return head if exchange.environment == head.environment else msgspec.structs.replace(head, environment="")
+        same = await self._confirmations.environment(head.member) == head.environment
+        return head if same else msgspec.structs.replace(head, environment="")
 
     async def _decide(self, question: Question, answer: Answer, head: Head, recording: Recording) -> Keep | Discard:
         """Kept where every unit is: a failure of one says why."""

@@ -11,7 +11,7 @@ from samewise.core.families.contract import Family
 from samewise.core.plan import Plan
 from samewise.core.reason import Reason
 from samewise.pipeline.account import Marks
-from samewise.pipeline.source import Coming, Given, Live, Reply, Source, as_body, as_events, fields_of, typed, visible
+from samewise.pipeline.source import Coming, Given, Live, Reply, Source, as_body, as_events, fields_of, typed
 from samewise.ports import Clock, UpstreamFailed
 
 
@@ -91,7 +91,7 @@ async def _bursts(
     family: Family, plan: Plan, source: Coming, marks: Marks, clock: Clock
 ) -> AsyncIterator[Sequence[Event]]:
     async for burst in source.follower.bursts():
-        if seen := visible(family, burst, include_usage=plan.include_usage):
+        if seen := family.visible(burst, plan.include_usage):
             yield seen
     await settled(family, source, marks, clock)
 

@@ -18,7 +18,7 @@ from samewise.pipeline import reply
 from samewise.pipeline.account import Marks
 from samewise.pipeline.ask import Asked
 from samewise.pipeline.resolve import Resolver
-from samewise.pipeline.source import Coming, Given, Live, Reply, Source, typed
+from samewise.pipeline.source import Coming, Given, Live, Reply, Source, as_events, typed
 from samewise.ports import RECORDED, Clock, UpstreamFailed
 
 
@@ -97,15 +97,11 @@ class Several:
         async def pump(unit: int, source: Source) -> None:
             try:
                 if isinstance(source, Given):
-                    for event in (
-                        family.to_events(source.entry.answer)
-                        if source.entry.answer.form == "json"
-                        else (source.entry.answer.events)
-                    ):
+                    for event in as_events(family, source.entry.answer, include_usage=False):
                         await queue.put((unit, event))
                 else:
                     async for burst in source.follower.bursts():
-                        for event in burst:
+                        for event in family.visible(burst, False):
                             await queue.put((unit, event))
                 await queue.put(None)
             except Exception as failure:
@@ -123,9 +119,9 @@ class Several:
                     open_units -= 1
                     continue
                 unit, event = item
-                if family.ends(event) or (seen := family.visible(event, False)) is None:
+                if family.ends(event):
                     continue
-                shifted = family.shift(seen, unit, asked.plan.units[unit].request, like)
+                shifted = family.shift(event, unit, asked.plan.units[unit].request, like)
                 like = like or shifted
                 yield (shifted,)
             answers = [

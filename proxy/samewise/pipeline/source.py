@@ -86,12 +86,7 @@ def as_body(family: Family, answer: Answer) -> bytes:
 def as_events(family: Family, answer: Answer, *, include_usage: bool) -> tuple[Event, ...]:
     """The events, recorded or made of the recorded body, as this caller may see them."""
     events = answer.events if answer.form == "sse" else family.to_events(answer)
-    return tuple(visible(family, events, include_usage=include_usage))
-
-
-def visible(family: Family, events: Sequence[Event], *, include_usage: bool) -> list[Event]:
-    """Of these events what this caller may see."""
-    return [seen for event in events if (seen := family.visible(event, include_usage)) is not None]
+    return tuple(family.visible(events, include_usage))
 
 
 def typed(fields: Headers, answer: Answer, *, stream: bool) -> Headers:

@@ -66,9 +66,8 @@ class MemoryStore:
         key = entry.key
         cost = cost_of(entry)
         now = self._clock.now()
-        if not fits(entry, self._max_entry) or cost > self._limit or not entry.fresh(now):
-            return False
-        if not self._fences.admits(key, entry.began):
+        small = cost <= self._max_entry or fits(entry, self._max_entry)
+        if not small or cost > self._limit or not entry.fresh(now) or not self._fences.admits(key, entry.began):
             return False
         if key in self._entries:
             self._drop(key)

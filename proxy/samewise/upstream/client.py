@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 from aiohttp import hdrs
+from aiohttp.client_proto import ResponseHandler
 
 from samewise.core.address import base_url
 from samewise.core.fingerprint import MAX_ID
@@ -162,14 +165,24 @@ def _failed(error: Exception, track: SimpleNamespace, base: str) -> UpstreamFail
     return UpstreamFailed("protocol", f"{base} answered with something that is not HTTP: {error}", sent=True)
 
 
+class _Connection(ResponseHandler):
+    """Reading that goes on need not be resumed: aiohttp does it after each chunk, parser and all."""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Go on where it was paused."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = cast("functools.partial[ResponseHandler]", functools.partial(_Connection, loop=self._loop))
+
+
 def _session(*, reuse: bool) -> aiohttp.ClientSession:
-    connector = (
-        aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE)
-        if reuse
-        else aiohttp.TCPConnector(limit=0, force_close=True)
-    )
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=_Connector(limit=0, **({"keepalive_timeout": _KEEPALIVE} if reuse else {"force_close": True})),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         timeout=aiohttp.ClientTimeout(total=None),

@@ -10,7 +10,7 @@ from samewise.ports import Call, Exchange, Member, UpstreamFailed, Warmth
 from samewise.upstream.hedge import first_of
 from samewise.upstream.member import Upstream
 from samewise.upstream.names import Names
-from samewise.upstream.prefixes import DEFAULT_BLOCK, blocks
+from samewise.upstream.prefixes import DEFAULT_BLOCK, Seen, blocks
 from samewise.upstream.strategy import Strategy
 
 _START = 1.0
@@ -127,12 +127,17 @@ class Pool:
                 return exchange
 
     def _choose(self, candidates: Sequence[Upstream], call: Call) -> Upstream:
-        """Where there is no choice, the strategy is told all the same of what it records, while the one is asked."""
+        """Where there is no choice, what the one sees is recorded all the same, while it is asked."""
         if len(candidates) > 1:
             return self._strategy.choose(candidates, call)
+        [one] = candidates
         if call.route is not None and self._strategy.seen is not None:
-            asyncio.get_running_loop().call_soon(self._strategy.choose, candidates, call)
-        return candidates[0]
+            asyncio.get_running_loop().call_soon(self._note, self._strategy.seen, one, call.route)
+        return one
+
+    @staticmethod
+    def _note(seen: Seen, member: Upstream, route: Callable[[], bytes]) -> None:
+        seen.note(member.url, blocks(route(), member.block_tokens or DEFAULT_BLOCK))
 
     def members(self) -> Sequence[Member]:
         """All upstreams, from memory: asks nobody."""

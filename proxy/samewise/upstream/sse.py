@@ -10,6 +10,7 @@ MAX_EVENT = 64 << 20
 _BOM = b"\xef\xbb\xbf"
 _END = b"\n\n"
 _ONE_LINE = b"data: "
+_NEXT = _END + _ONE_LINE
 
 
 class EventTooLarge(ValueError):
@@ -49,19 +50,12 @@ class Parser:
                 return []
             data = b"".join(pieces)
             pieces.clear()
-        *blocks, rest = data.split(_END)
-        rest = rest.lstrip(b"\n")
+        end = data.rfind(_END)
+        rest = (data[end + len(_END) :] if end >= 0 else data).lstrip(b"\n")
         self._size = len(rest)
         if rest:
             pieces.append(rest)
-        events: list[Event] = []
-        for block in blocks:
-            if len(block) > self._max and len(block.lstrip(b"\n")) > self._max:
-                raise EventTooLarge(self._max, events)
-            if block.startswith(_ONE_LINE) and len(block) > len(_ONE_LINE) and b"\n" not in block:
-                events.append(Event(block[len(_ONE_LINE) :]))
-            elif (event := _event(block)) is not None:
-                events.append(event)
+        events = self._events(data[:end]) if end >= 0 else []
         self._limit(events)
         return events
 
@@ -76,6 +70,20 @@ class Parser:
         if last and not last.startswith(b":"):
             return True
         return any(line.partition(b":")[0] in {b"data", b"event"} for line in lines)
+
+    def _events(self, data: bytes) -> list[Event]:
+        """Those between blank lines; one by one where not each of them is a single line of data."""
+        if len(data) <= self._max and data.startswith(_ONE_LINE):
+            lines = data[len(_ONE_LINE) :].split(_NEXT)
+            if data.count(b"\n") == len(_END) * (len(lines) - 1) and b"" not in lines:
+                return [Event(line) for line in lines]
+        events: list[Event] = []
+        for block in data.split(_END):
+            if len(block) > self._max and len(block.lstrip(b"\n")) > self._max:
+                raise EventTooLarge(self._max, events)
+            if (event := _event(block)) is not None:
+                events.append(event)
+        return events
 
     def _limit(self, events: list[Event]) -> None:
         """What is pending may have the line end that belongs to the blank line after it."""

@@ -335,22 +335,21 @@ SPELLINGS = (
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
 def test_usage_is_taken_out_for_those_who_did_not_ask_and_nothing_else(value: Any, separators: tuple[str, str]) -> None:
     event = Event(json.dumps(value, separators=separators).encode())
-    seen = FAMILY.visible(event, False)
-    assert seen is not None
+    [seen] = FAMILY.visible([event], False)
     assert json.loads(seen.data) == {name: item for name, item in value.items() if name != "usage"}
-    assert FAMILY.visible(event, True) is event
+    assert FAMILY.visible([event], True) == [event]
 
 
 def test_events_without_usage_are_the_same_object() -> None:
     event = Event(json.dumps(chunk({"content": "what is usage?"})).encode())
-    assert FAMILY.visible(event, False) is event
-    assert FAMILY.visible(Event(DONE), False) == Event(DONE)
+    assert FAMILY.visible([event], False) == [event]
+    assert FAMILY.visible([Event(DONE)], False) == [Event(DONE)]
 
 
 def test_a_usage_chunk_is_seen_once_by_those_who_asked_and_by_no_other() -> None:
     answer = stream(chunk({"content": "a"}, finish_reason="stop"), usage_chunk())
-    asked = [event for event in answer.events if FAMILY.visible(event, True) is not None]
-    silent = [seen for event in answer.events if (seen := FAMILY.visible(event, False)) is not None]
+    asked = list(FAMILY.visible(answer.events, True))
+    silent = list(FAMILY.visible(answer.events, False))
     assert [value["usage"] for value in values(asked) if value.get("usage")] == [
         {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
     ]
@@ -360,7 +359,7 @@ def test_a_usage_chunk_is_seen_once_by_those_who_asked_and_by_no_other() -> None
 
 def test_keep_alives_are_noise() -> None:
     assert FAMILY.noise(Event(b'{"type":"ping"}', "ping"))
-    assert FAMILY.visible(Event(b"{}", "ping"), True) is None
+    assert FAMILY.visible([Event(b"{}", "ping")], True) == []
     assert not FAMILY.noise(Event(json.dumps(chunk()).encode()))
 
 

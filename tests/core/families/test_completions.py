@@ -68,9 +68,8 @@ def test_streams_of_a_list_share_one_id_and_one_usage_and_one_end() -> None:
     for include_usage in (True, False):
         seen: list[Event] = []
         for unit, one in enumerate(answers):
-            for event in one.events:
-                shown = FAMILY.visible(event, False)
-                if shown is not None and not FAMILY.ends(shown):
+            for shown in FAMILY.visible(one.events, False):
+                if not FAMILY.ends(shown):
                     seen.append(FAMILY.shift(shown, unit, requests[unit], seen[0] if seen else None))
         seen += FAMILY.closing(answers, requests, include_usage)
         told = json.loads(FAMILY.to_body(replay(seen)))

@@ -48,9 +48,9 @@ def never_ends(event: Event) -> bool:
     return False
 
 
-def always_visible(event: Event, include_usage: bool) -> Event | None:
-    """The event as it is: nothing in it is for some callers only."""
-    return event
+def all_visible(events: Sequence[Event], include_usage: bool) -> Sequence[Event]:
+    """The events as they are: nothing in them is for some callers only."""
+    return events
 
 
 def no_events(answer: Answer) -> tuple[Event, ...]:

@@ -66,10 +66,17 @@ def upstream_stream(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def visible(event: Event, include_usage: bool) -> Event | None:
-    """The event without the usage that this caller didn't ask for; the same object where nothing has to go."""
+def visible(events: Sequence[Event], include_usage: bool) -> Sequence[Event]:
+    """The events without keep-alives and the usage that this caller didn't ask for."""
+    plain = [event.data for event in events if event.name is None and event.data]
+    if len(plain) == len(events) and (include_usage or _USAGE not in b"\n".join(plain)):
+        return events
+    return [seen for event in events if (seen := _visible(event, include_usage)) is not None]
+
+
+def _visible(event: Event, include_usage: bool) -> Event | None:
     data = event.data
-    if event.name == "ping" or not data:
+    if wire.is_noise(event):
         return None
     if include_usage or _USAGE not in data:
         return event
@@ -152,9 +159,12 @@ def _stream_failure(events: Sequence[Event], count: int) -> Reason | None:
     finished: dict[int, Any] = {}
     for event in events:
         data = event.data
-        if event.name == "error":
-            return Reason.UPSTREAM_ERROR
-        if data == DONE or wire.is_noise(event):
+        if event.name is not None or not data:
+            if event.name == "error":
+                return Reason.UPSTREAM_ERROR
+            if wire.is_noise(event):
+                continue
+        if data == DONE:
             continue
         try:
             chunk = _glance(data)

@@ -66,7 +66,7 @@ class Family(Protocol):
     ) -> tuple[Event, ...]:
         """How the stream of a request with several units ends: their usage together where it was asked for, the end.
 
-        Before it, each unit's events are sent through `visible(event, False)` and `shift`, without those that `ends`.
+        Before it, each unit's events are sent through `visible` and `shift`, without those that `ends`.
         """
 
     def noise(self, event: Event) -> bool:
@@ -90,8 +90,8 @@ class Family(Protocol):
     def to_body(self, answer: Answer) -> bytes:
         """Recorded events as the JSON body that the upstream would have sent."""
 
-    def visible(self, event: Event, include_usage: bool) -> Event | None:
-        """The event as one caller may see it; None where it must not (usage that nobody asked for)."""
+    def visible(self, events: Sequence[Event], include_usage: bool) -> Sequence[Event]:
+        """The events as one caller may see them: without usage that nobody asked for. The same where nothing goes."""
 
     def usage(self, answer: Answer) -> Usage: ...
 

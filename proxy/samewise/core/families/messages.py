@@ -34,7 +34,7 @@ class Messages:
     shift = staticmethod(alone.shift)
     closing = staticmethod(alone.closing)
     noise = staticmethod(wire.is_noise)
-    visible = staticmethod(alone.always_visible)
+    visible = staticmethod(alone.all_visible)
 
     def refusal(self, body: Mapping[str, Any]) -> Reason | None:
         """Containers, MCP servers, tools that the server runs, files that it keeps; media by URL."""

@@ -31,7 +31,7 @@ class Rerank:
     ends = staticmethod(alone.never_ends)
     cut = staticmethod(choices.cut)
     noise = staticmethod(wire.is_noise)
-    visible = staticmethod(alone.always_visible)
+    visible = staticmethod(alone.all_visible)
     to_events = staticmethod(alone.no_events)
     to_body = staticmethod(alone.body)
     usage = staticmethod(scores.usage)

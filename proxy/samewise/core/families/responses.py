@@ -38,7 +38,7 @@ class Responses:
     shift = staticmethod(alone.shift)
     closing = staticmethod(alone.closing)
     noise = staticmethod(wire.is_noise)
-    visible = staticmethod(alone.always_visible)
+    visible = staticmethod(alone.all_visible)
 
     def refusal(self, body: Mapping[str, Any]) -> Reason | None:
         """State that the server keeps or is asked to keep; tools that it runs; remote media.
