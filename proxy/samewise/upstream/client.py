@@ -166,11 +166,26 @@ def _failed(error: Exception, track: SimpleNamespace, base: str) -> UpstreamFail
 
 
 class _Connection(ResponseHandler):
-    """Reading that goes on need not be resumed: aiohttp does it after each chunk, parser and all."""
+    """Reading that was never paused need not be resumed: aiohttp does it after each chunk, parser and all.
+
+    A pause may stay with the parser after reading has been resumed, so that one counts for the rest of the answer.
+    """
+
+    _paused_once = False
+
+    def set_response_params(self, **options: Any) -> None:
+        """Another answer, another parser."""
+        self._paused_once = False
+        super().set_response_params(**options)
+
+    def pause_reading(self) -> None:
+        """The reader does not keep up."""
+        self._paused_once = True
+        super().pause_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Go on where it was paused."""
-        if self._reading_paused:
+        """Go on, where it was ever paused."""
+        if self._paused_once:
             super().resume_reading(resume_parser)
 
 
