@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from samewise.core.entry import Entry
 from samewise.ports import StoreUnavailable
 from samewise.store.memory import cost_of
+
+_log = logging.getLogger("samewise.store")
 
 
 class WriteBehind:
@@ -52,9 +56,7 @@ class WriteBehind:
         self._waiting[entry.key] = entry
         self._bytes += cost
         if len(self._writers) < min(self._most, len(self._waiting)):
-            task = asyncio.get_running_loop().create_task(self._drain())
-            self._writers.add(task)
-            task.add_done_callback(self._writers.discard)
+            self._writers.add(asyncio.get_running_loop().create_task(self._drain()))
         return True
 
     def peek(self, key: str) -> Entry | None:
@@ -83,23 +85,29 @@ class WriteBehind:
             await asyncio.wait(set(self._writers))
 
     async def _drain(self) -> None:
-        while self._waiting:
-            key = next((key for key in self._waiting if key not in self._busy), None)
-            if key is None:
-                return
-            entry = self._waiting.pop(key)
-            self._writing[key] = entry
-            self._busy.add(key)
-            try:
-                await self._write(entry)
-            except StoreUnavailable:
-                pass
-            finally:
-                self._bytes -= cost_of(entry)
-                self._busy.discard(key)
-                if self._writing.get(key) is entry:
-                    del self._writing[key]
-                self._tell(key)
+        """Write until nothing is left. Who finds nothing is a writer no more, at once: what comes then has its own."""
+        try:
+            while (key := next((key for key in self._waiting if key not in self._busy), None)) is not None:
+                await self._put(key)
+        finally:
+            self._writers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _put(self, key: str) -> None:
+        entry = self._waiting.pop(key)
+        self._writing[key] = entry
+        self._busy.add(key)
+        try:
+            await self._write(entry)
+        except StoreUnavailable:
+            pass
+        except Exception:
+            _log.exception("an entry could not be written")
+        finally:
+            self._bytes -= cost_of(entry)
+            self._busy.discard(key)
+            if self._writing.get(key) is entry:
+                del self._writing[key]
+            self._tell(key)
 
     def _tell(self, key: str) -> None:
         watched = self._watched.pop(key, None)
