@@ -340,6 +340,20 @@ def test_usage_is_taken_out_for_those_who_did_not_ask_and_nothing_else(value: An
     assert FAMILY.visible([event], True) == [event]
 
 
+EVENTS = st.builds(
+    Event,
+    st.sampled_from([json.dumps(value).encode() for value in (*SPELLINGS, chunk({"content": "a"}), usage_chunk())])
+    | st.sampled_from([DONE, b"", b'{"a":\n1}', b'{"usage":\nnull}', b"no JSON"]),
+    st.sampled_from([None, None, None, "ping", "error"]),
+)
+
+
+@given(st.lists(EVENTS, max_size=8), st.booleans())
+def test_what_is_visible_of_many_is_what_is_visible_of_each(events: list[Event], include_usage: bool) -> None:
+    each = [seen for event in events for seen in FAMILY.visible([event], include_usage)]
+    assert list(FAMILY.visible(events, include_usage)) == each
+
+
 def test_events_without_usage_are_the_same_object() -> None:
     event = Event(json.dumps(chunk({"content": "what is usage?"})).encode())
     assert FAMILY.visible([event], False) == [event]

@@ -69,9 +69,13 @@ def upstream_stream(body: dict[str, Any]) -> dict[str, Any]:
 def visible(events: Sequence[Event], include_usage: bool) -> Sequence[Event]:
     """The events without keep-alives and the usage that this caller didn't ask for."""
     plain = [event.data for event in events if event.name is None and event.data]
-    if len(plain) == len(events) and (include_usage or _USAGE not in b"\n".join(plain)):
+    data = b"\n".join(plain)
+    at = -1 if include_usage else data.find(_USAGE)
+    if len(plain) == len(events) and at < 0:
         return events
-    return [seen for event in events if (seen := _visible(event, include_usage)) is not None]
+    as_lines = len(plain) == len(events) == data.count(b"\n") + 1
+    before = data.count(b"\n", 0, at) if as_lines else 0
+    return [*events[:before], *filter(None, (_visible(event, include_usage) for event in events[before:]))]
 
 
 def _visible(event: Event, include_usage: bool) -> Event | None:
@@ -119,11 +123,7 @@ def index_of(choice: Mapping[str, Any], position: int = 0) -> int:
 
 def has_error(value: Mapping[str, Any]) -> bool:
     """True for an object that tells an error, in any of the spellings seen."""
-    return _tells_error(value.get("error"), value.get("object"), value.get("type"))
-
-
-def _tells_error(error: Any, kind: Any, event: Any) -> bool:
-    return bool(error) or kind == "error" or event == "error"
+    return bool(value.get("error")) or value.get("object") == "error" or value.get("type") == "error"
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -170,7 +170,7 @@ def _stream_failure(events: Sequence[Event], count: int) -> Reason | None:
             chunk = _glance(data)
         except ValueError:
             return Reason.UPSTREAM_ERROR
-        if _tells_error(chunk.error, chunk.object, chunk.type):
+        if chunk.error or chunk.object == "error" or chunk.type == "error":
             return Reason.UPSTREAM_ERROR
         for choice in chunk.choices:
             index = choice.index if isinstance(choice.index, int) else 0
