@@ -147,6 +147,25 @@ async def test_no_third_is_asked_and_none_for_what_another_would_answer_differen
             assert sum(each.count for each in backends) - before == calls
 
 
+KILLERS = {
+    "before the head": Script(wire=b"", end="eof", delay=1.2),
+    "within the body": Script(wire=DIES["a body in its middle"][1], end="eof", delay=0.2),
+}
+
+
+@pytest.mark.parametrize("script", KILLERS.values(), ids=KILLERS.keys())
+async def test_hedged_or_not_a_question_that_kills_who_takes_it_meets_two(
+    make_proxy: MakeProxy, mb: MockBackend, script: Script
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        backends = [mb, *[await stack.enter_async_context(MockBackend()) for _ in range(4)]]
+        proxy = await make_proxy(*[each.url for each in backends], settings={"routing.hedge": "50ms"})
+        for each in backends:
+            each.always(script)
+        assert (await proxy.post(asked(1))).status == 502
+        assert sorted(each.count for each in backends) == [0, 0, 0, 1, 1]
+
+
 async def test_what_was_given_on_is_never_continued_by_another(make_proxy: MakeProxy, mb: MockBackend) -> None:
     event = b'data: {"id": "x", "choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
     async with MockBackend() as other:

@@ -308,6 +308,23 @@ async def test_what_is_not_plain_goes_the_long_way(house: House, data: bytes) ->
         assert house.short["a"] == before["a"]
 
 
+@pytest.mark.parametrize("field", [("X-A", "b" * 65_537), ("User-Agent", "b" * 100_000), ("X" * 66_000, "b")])
+async def test_what_is_too_large_is_refused_whatever_was_known(house: House, field: tuple[str, str]) -> None:
+    await house.warm(http())
+    for _ in range(3):
+        status, headers, _ = await house.once(http(B0, field))
+        assert (status, headers["x-samewise-reason"]) == (431, "bad-request")
+
+
+async def test_a_connection_that_shall_end_ends_however_well_its_request_is_known(house: House) -> None:
+    await house.warm(http())
+    for _ in range(3):
+        async with house.wire() as wire:
+            status, headers, _ = await wire.ask(http(B0, ("Proxy-Connection", "close")))
+            assert (status, headers["x-samewise-cache"], headers["connection"]) == (200, "HIT", "close")
+            assert await wire.closed()
+
+
 async def test_a_field_twice_is_not_a_field_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with MockBackend() as mb, opened(mb, tmp_path, monkeypatch, {"auth.keys": AUTH}) as house:
         await house.warm(http(B0, ("Authorization", f"Bearer {KEY}")))

@@ -155,7 +155,7 @@ class DataPort:
     async def _known(self, incoming: web.BaseRequest, plain: Plain) -> bytes | None:
         """The whole response, where the same was answered with a hit that is still one."""
         hot = self._hot
-        if hot is None:
+        if hot is None or not incoming.keep_alive:
             return None
         known = hot.by_body(plain.question)
         if known is None:

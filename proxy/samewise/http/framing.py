@@ -10,7 +10,8 @@ MAX_REMEMBERED = 64 * 1024
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})[ \t]*(?=\r\n)", re.IGNORECASE)
 _UNPLAIN = re.compile(
-    rb"\r\n(?:(?:transfer-encoding|expect|upgrade)[ \t]*:|connection[ \t]*:(?![ \t]*keep-alive[ \t]*\r\n))",
+    rb"\r\n(?:(?:transfer-encoding|expect|upgrade|proxy-connection)[ \t]*:"
+    rb"|connection[ \t]*:(?![ \t]*keep-alive[ \t]*\r\n))",
     re.IGNORECASE,
 )
 

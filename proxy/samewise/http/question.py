@@ -41,6 +41,8 @@ _LENGTH = "content-length"
 _NEEDED = frozenset({"host", _LENGTH})
 _PARSERS = frozenset({"transfer-encoding", "upgrade", "expect", "proxy-connection", "sec-websocket-key1"})
 _MAX_FIELDS = 100
+_MAX_HEAD = 16 * 1024
+"""Bytes of a plain head: far below what the parser takes of one line."""
 
 
 def question(target: str, fields: Iterable[tuple[str, str]], body: bytes) -> Question:
@@ -53,7 +55,7 @@ def of_bytes(data: bytes) -> Question | None:
 
     Plain is a head in the simplest spelling, each field once, framed by its length alone (RFC 9112 section 6.2).
     """
-    found = _HEAD.match(data)
+    found = _HEAD.match(data, 0, _MAX_HEAD)
     if found is None:
         return None
     end = found.end()
@@ -65,7 +67,7 @@ def of_bytes(data: bytes) -> Question | None:
 
 def of_head(data: bytes) -> Question | None:
     """As much of a question as a plain head tells whose body is still to come; None for all other bytes."""
-    found = _HEAD.fullmatch(data)
+    found = _HEAD.fullmatch(data) if len(data) <= _MAX_HEAD else None
     if found is None:
         return None
     asked = _asked(found)

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
-from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from samewise.core.errors import ProxyError
@@ -142,13 +142,14 @@ class _Last(web.Response):
 class Protocol(Speaking):
     """Hits that were answered before are answered here, below the parser (`hot`)."""
 
-    __slots__ = ("_asked", "_framing", "_held", "_holding", "_hot", "_late", "_outlet", "_patience")
+    __slots__ = ("_asked", "_body", "_framing", "_held", "_holding", "_hot", "_late", "_outlet", "_patience")
 
     def __init__(self, manager: web.Server, *, hot: HotAnswers | None, patience: float, **options: Any) -> None:
         super().__init__(manager, **options)
         self._hot = hot
         self._patience = patience
         self._asked = False
+        self._body: StreamReader | None = None
         self._late: asyncio.TimerHandle | None = None
         self._framing = Framing()
         self._held = b""
@@ -181,6 +182,8 @@ class Protocol(Speaking):
 
     def close(self) -> None:
         """Take no more requests. Who has asked nothing yet is let go at once: nobody would read what he asks."""
+        if self._held:
+            self._parse(self._let_go())
         super().close()
         if self._request_count == 0:
             self.force_close()
@@ -243,12 +246,22 @@ class Protocol(Speaking):
             self._framing.feed(data)
         for piece in pieces:
             known = len(self._messages)
-            RequestHandler.data_received(self, piece)
+            self._feed(piece)
             for at in range(known, len(self._messages)):
-                message = self._messages[at][0]
+                message, self._body = self._messages[at]
                 if not isinstance(message, _ErrInfo) and message.version not in _VERSIONS:
                     refused = _ErrInfo(status=400, exc=BadHttpMessage("another version"), message="another version")
                     self._messages[at] = (refused, EMPTY_PAYLOAD)
+
+    def _feed(self, data: bytes) -> None:
+        """A request whose body is still on its way is read to its end, also while nothing more is taken."""
+        stopping = self._close, self._force_close
+        if self.transport is not None and self._body is not None and not self._body.is_eof():
+            self._close = self._force_close = False
+        try:
+            RequestHandler.data_received(self, data)
+        finally:
+            self._close, self._force_close = self._close or stopping[0], self._force_close or stopping[1]
 
     def answered(self, answer: Hot) -> None:
         """The request under way was this hit: remember it by its bytes."""

@@ -106,7 +106,8 @@ class Fetcher:
             exchange = await self._engine.open(msgspec.structs.replace(call, lost=dead.member))
         except UpstreamFailed:
             raise failure from None
-        if (exchange.status, exchange.environment, exchange.streaming) != (200, dead.environment, dead.streaming):
+        same = exchange.status == 200 and exchange.environment == dead.environment
+        if not same or (dead.streaming and not exchange.streaming):
             await exchange.close()
             raise failure
         return exchange

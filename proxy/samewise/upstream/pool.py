@@ -17,6 +17,13 @@ _START = 1.0
 """Seconds that `start` waits for upstreams to say what they are."""
 
 
+class _Tries:
+    """`tried` are not asked (again); `lost` is the one that died over the call, or may, beside another."""
+
+    def __init__(self, tried: list[Upstream], lost: str) -> None:
+        self.tried, self.lost = tried, lost
+
+
 class Pool:
     """Implements `ports.Engine`, `Roster` and `Prefixes`. Runs on one event loop; `start` it there, and `close` it.
 
@@ -101,29 +108,35 @@ class Pool:
 
     async def open(self, call: Call) -> Exchange:
         """Send and wait for the head of the answer. Raises UpstreamFailed."""
-        tried = [member for member in self._members.values() if member.url == call.lost]
-        if self._hedge > 0 and call.hedge and len(self._eligible(call, tried)) > 1:
-            return await first_of(self._open(call, tried), lambda: self._open(call, tried), self._hedge)
-        return await self._open(call, tried)
+        tries = _Tries([member for member in self._members.values() if member.url == call.lost], call.lost)
+        if self._hedge > 0 and call.hedge and not call.lost and len(self._eligible(call, tries.tried)) > 1:
+            return await first_of(self._open(call, tries), lambda: self._second(call, tries), self._hedge)
+        return await self._open(call, tries)
 
-    async def _open(self, call: Call, tried: list[Upstream]) -> Exchange:
-        """On one after the other; `tried` are those that are not asked (again)."""
-        lost = call.lost
+    async def _second(self, call: Call, tries: _Tries) -> Exchange:
+        """Beside the first, which counts from then on as one that may be lost: no third is asked."""
+        if tries.lost:
+            raise UpstreamFailed("none-eligible", "another was asked already")
+        tries.lost = tries.tried[-1].url
+        return await self._open(call, tries)
+
+    async def _open(self, call: Call, tries: _Tries) -> Exchange:
+        """On one after the other."""
         while True:
-            candidates = self._eligible(call, tried)
+            candidates = self._eligible(call, tries.tried)
             if not candidates:
                 raise UpstreamFailed("none-eligible", self._nobody(call))
             member = self._choose(candidates, call)
-            tried.append(member)
+            tries.tried.append(member)
             try:
                 exchange = await member.open(call)
             except UpstreamFailed as failure:
-                repeats = call.hedge and not lost if failure.kind == "cut" else failure.kind == "unreachable"
-                if not repeats or not isinstance(call.body, bytes) or not self._eligible(call, tried):
+                repeats = call.hedge and not tries.lost if failure.kind == "cut" else failure.kind == "unreachable"
+                if not repeats or not isinstance(call.body, bytes) or not self._eligible(call, tries.tried):
                     raise
-                lost = lost or (member.url if failure.sent else "")
+                tries.lost = tries.lost or (member.url if failure.sent else "")
             else:
-                exchange.lost = lost
+                exchange.lost = tries.lost
                 return exchange
 
     def _choose(self, candidates: Sequence[Upstream], call: Call) -> Upstream:
