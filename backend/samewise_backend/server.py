@@ -22,7 +22,7 @@ from samewise_backend.text import token_text
 
 HEADER = "x-samewise-environment"
 _MAX_BODY = 64 << 20
-_BEGUN = "samewise_begun"
+_BEGUN = web.RequestKey("samewise_begun", str)
 
 
 @dataclass(frozen=True)
