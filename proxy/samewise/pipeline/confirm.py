@@ -1,4 +1,4 @@
-"""Asking a member, when a stream of its ended, whether it still is what it was."""
+"""Asking a member, when an answer of its ended, whether it still is what it was."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from samewise.ports import Call, Engine, UpstreamFailed
 
 CONFIRM = 5.0
 """Seconds that a backend may take to say that it is still what it was."""
+
+
+async def environment_of(engine: Engine, member: str) -> str | None:
+    """What the member says that it is; empty where it says nothing in time."""
+    call = Call(method="GET", path=ENVIRONMENT_PATH, member=member, purpose="probe")
+    try:
+        async with asyncio.timeout(CONFIRM):
+            exchange = await engine.open(call)
+            await exchange.close()
+    except (UpstreamFailed, TimeoutError):
+        return ""
+    return exchange.environment
 
 
 class Confirmations:
@@ -32,17 +44,7 @@ class Confirmations:
             await asyncio.wait([before])
         asking = self._under_way[member] = self._next.pop(member)
         try:
-            return await self._ask(member)
+            return await environment_of(self._engine, member)
         finally:
             if self._under_way[member] is asking:
                 del self._under_way[member]
-
-    async def _ask(self, member: str) -> str | None:
-        call = Call(method="GET", path=ENVIRONMENT_PATH, member=member, purpose="probe")
-        try:
-            async with asyncio.timeout(CONFIRM):
-                exchange = await self._engine.open(call)
-                await exchange.close()
-        except (UpstreamFailed, TimeoutError):
-            return ""
-        return exchange.environment

@@ -123,7 +123,11 @@ def index_of(choice: Mapping[str, Any], position: int = 0) -> int:
 
 def has_error(value: Mapping[str, Any]) -> bool:
     """True for an object that tells an error, in any of the spellings seen."""
-    return bool(value.get("error")) or value.get("object") == "error" or value.get("type") == "error"
+    return _tells_error(value.get("error"), value.get("object"), value.get("type"))
+
+
+def _tells_error(error: Any, kind: Any, event: Any) -> bool:
+    return bool(error) or kind == "error" or event == "error"
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -159,18 +163,15 @@ def _stream_failure(events: Sequence[Event], count: int) -> Reason | None:
     finished: dict[int, Any] = {}
     for event in events:
         data = event.data
-        if event.name is not None or not data:
-            if event.name == "error":
-                return Reason.UPSTREAM_ERROR
-            if wire.is_noise(event):
-                continue
-        if data == DONE:
+        if event.name == "error":
+            return Reason.UPSTREAM_ERROR
+        if data == DONE or wire.is_noise(event):
             continue
         try:
             chunk = _glance(data)
         except ValueError:
             return Reason.UPSTREAM_ERROR
-        if chunk.error or chunk.object == "error" or chunk.type == "error":
+        if _tells_error(chunk.error, chunk.object, chunk.type):
             return Reason.UPSTREAM_ERROR
         for choice in chunk.choices:
             index = choice.index if isinstance(choice.index, int) else 0

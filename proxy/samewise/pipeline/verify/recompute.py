@@ -14,7 +14,8 @@ from samewise.core.answer import Answer, Headers, Usage
 from samewise.core.entry import Entry
 from samewise.core.families.contract import Family, Output
 from samewise.core.families.registry import BY_NAME
-from samewise.core.fingerprint import CONTRACT, ENVIRONMENT_PATH, Environment
+from samewise.core.fingerprint import CONTRACT, Environment
+from samewise.pipeline.confirm import environment_of
 from samewise.pipeline.whole import whole
 from samewise.ports import Call, Clock, Engine, Exchange, Member, UpstreamFailed
 
@@ -22,7 +23,6 @@ Kind = Literal["busy", "unreachable", "timeout", "refused", "truncated", "enviro
 PLAIN = Extras(logprobs=False, token_ids=False)
 """The request as it was, but for its prefix cache."""
 CLOSELY = Extras()
-_CONFIRM = 5.0
 _BUSY = frozenset({408, 425, 429})
 _NOT_TAKEN = frozenset({400, 404, 422})
 
@@ -116,14 +116,7 @@ class Recomputer:
         known = any(member.url == run.member for member in self._engine.members())
         if environment is None or environment.origin != CONTRACT or not known:
             return environment is not None
-        call = Call(method="GET", path=ENVIRONMENT_PATH, member=run.member, purpose="probe")
-        try:
-            async with asyncio.timeout(_CONFIRM):
-                exchange = await self._engine.open(call)
-                await exchange.close()
-        except (UpstreamFailed, TimeoutError):
-            return False
-        return exchange.environment == entry.environment
+        return await environment_of(self._engine, run.member) == entry.environment
 
     async def _run(
         self, family: Family, entry: Entry, environment: Environment, wanted: Extras, *, warm: bool, member: str | None
