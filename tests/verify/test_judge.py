@@ -151,6 +151,25 @@ async def test_the_odd_one_of_three_is_named() -> None:
         assert all(each.layer == "instance" for each in blamed)
 
 
+async def test_the_odd_one_is_named_though_it_is_drained_while_it_is_asked() -> None:
+    urls = [f"http://{name}/v1" for name in ("one", "two", "three")]
+
+    def says(body: dict[str, Any], member: str) -> dict[str, Any]:
+        if member == urls[2] and member not in it.engine.drained:
+            it.engine.drain(member)
+        return chat(SAID if member != urls[2] else "the dog")
+
+    it = house(says, *urls)
+    for _ in range(4):
+        it.engine.drained.clear()
+        found = await it.judge.verify(recorded(SAID, instance=urls[0]))
+        if found.outcome == "divergent":
+            assert it.engine.drained == [urls[2]] and found.odd == (urls[2],)
+            break
+    else:
+        raise AssertionError("the odd one was never asked")
+
+
 async def test_of_two_nobody_is_called_odd() -> None:
     it = house(lambda body, member: chat(f"from {member}"), "http://one/v1", "http://two/v1")
     found = await it.judge.verify(recorded("from http://one/v1", instance="http://one/v1"))

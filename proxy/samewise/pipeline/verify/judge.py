@@ -107,7 +107,8 @@ class Judge:
     async def _odd(self, entry: Entry, recorded: tuple[Output, ...], runs: list[Run]) -> tuple[str, ...]:
         """Ask the other upstreams of the environment too; those that a majority contradicts.
 
-        The entry speaks for the one that gave it, where that can't be asked any more.
+        The entry speaks for the one that gave it, where that can't be asked any more. One that was drained since it
+        answered has answered all the same.
         """
         peers = self._recomputer.peers(entry)[:MOST_PEERS]
         asked = {run.member for run in runs}
@@ -115,8 +116,7 @@ class Judge:
             if peer.url not in asked:
                 with contextlib.suppress(Failed):
                     runs.append(await self._recomputer.run(entry, member=peer.url))
-        urls = {peer.url for peer in peers}
-        said = {run.member: run.outputs for run in runs if run.member in urls}
+        said = {run.member: run.outputs for run in runs}
         said.setdefault(self._recomputer.where(entry.instance) or entry.instance or "", recorded)
         return odd_ones(said, self._nats)
 
